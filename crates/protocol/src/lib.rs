@@ -1,0 +1,1 @@
+//! The Forrst wire protocol in types.

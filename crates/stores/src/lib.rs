@@ -1,0 +1,1 @@
+//! Where locks are kept.
