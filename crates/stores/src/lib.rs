@@ -1,1 +1,11 @@
-//! Where locks are kept.
+//! Where locks are kept: one module and one cargo feature for each store.
+//!
+//! Every store fulfils the contract of [`forrst_lock::LockStore`] and passes its suite.
+
+mod clock;
+#[cfg(feature = "memory")]
+mod memory;
+mod sync;
+
+#[cfg(feature = "memory")]
+pub use memory::MemoryStore;

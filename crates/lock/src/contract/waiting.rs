@@ -1,0 +1,193 @@
+//! Waiters are served in arrival order; none is lost (property L2).
+
+use std::sync::Arc;
+
+use super::{
+    acquire, answer, claim, fresh_name, granted, heard, held_by, long, pass, release, short,
+    still_waits, take, ttl, wait, wait_at_most,
+};
+use crate::state::{Acquired, Wake};
+use crate::store::LockStore;
+use crate::{Attempt, Ticket};
+
+pub async fn waiters_are_served_in_arrival_order(store: Arc<dyn LockStore>) {
+    let name = fresh_name("order");
+    let mut lease = take(&*store, &name, "first", long()).await;
+    let mut queue = Vec::new();
+    for index in 0..8 {
+        let owner = format!("waiter {index}");
+        let wake = wait(&*store, &name, claim(&owner, long())).await;
+        queue.push((owner, wake));
+    }
+    for (owner, wake) in queue {
+        release(&*store, &lease).await.unwrap();
+        lease = granted(wake).await;
+        assert_eq!(lease.owner.as_str(), owner);
+        assert_eq!(held_by(&*store, &name).await, Some(lease.clone()));
+    }
+    release(&*store, &lease).await.unwrap();
+    assert_eq!(held_by(&*store, &name).await, None);
+}
+
+pub async fn a_release_wakes_one_waiter_only(store: Arc<dyn LockStore>) {
+    let name = fresh_name("one");
+    let lease = take(&*store, &name, "a", long()).await;
+    let first = wait(&*store, &name, claim("b", long())).await;
+    let mut second = wait(&*store, &name, claim("c", long())).await;
+    let status = answer(store.inspect(&name).await).unwrap();
+    assert_eq!(status.waiters, 2);
+    release(&*store, &lease).await.unwrap();
+    granted(first).await;
+    still_waits(&mut second);
+}
+
+pub async fn force_release_hands_over(store: Arc<dyn LockStore>) {
+    let name = fresh_name("force");
+    take(&*store, &name, "a", long()).await;
+    let wake = wait(&*store, &name, claim("b", long())).await;
+    answer(store.force_release(&name).await).unwrap();
+    assert_eq!(granted(wake).await.owner.as_str(), "b");
+}
+
+pub async fn expiry_hands_over_when_settled(store: Arc<dyn LockStore>) {
+    let name = fresh_name("settle");
+    let lease = take(&*store, &name, "a", short()).await;
+    let mut wake = wait(&*store, &name, claim("b", long())).await;
+    let settled = answer(store.settle(&name).await);
+    assert_eq!(settled.expires_at, Some(lease.expires_at), "not yet");
+    assert_eq!(settled.waiters, 1);
+    still_waits(&mut wake);
+    pass(short()).await;
+    let settled = answer(store.settle(&name).await);
+    assert_eq!(settled.waiters, 0);
+    let lease = granted(wake).await;
+    assert_eq!(settled.expires_at, Some(lease.expires_at));
+    assert_eq!(held_by(&*store, &name).await, Some(lease));
+}
+
+pub async fn a_newcomer_does_not_overtake_the_queue(store: Arc<dyn LockStore>) {
+    let name = fresh_name("newcomer");
+    take(&*store, &name, "a", short()).await;
+    let wake = wait(&*store, &name, claim("b", long())).await;
+    pass(short()).await;
+    let newcomer = acquire(&*store, &name, claim("c", long())).await;
+    assert!(matches!(newcomer, Acquired::Held { .. }), "{newcomer:?}");
+    assert_eq!(granted(wake).await.owner.as_str(), "b");
+}
+
+pub async fn a_waiters_ttl_counts_from_its_grant(store: Arc<dyn LockStore>) {
+    let name = fresh_name("ttl");
+    let lease = take(&*store, &name, "a", long()).await;
+    let wake = wait(&*store, &name, claim("b", ttl(600))).await;
+    pass(ttl(400)).await;
+    release(&*store, &lease).await.unwrap();
+    let lease = granted(wake).await;
+    assert_eq!(
+        lease.expires_at.remaining(lease.acquired_at),
+        ttl(600).as_duration()
+    );
+    pass(ttl(400)).await;
+    assert_eq!(held_by(&*store, &name).await, Some(lease));
+    pass(ttl(200)).await;
+    assert_eq!(held_by(&*store, &name).await, None);
+}
+
+pub async fn a_waiter_whose_time_is_over_is_passed_by(store: Arc<dyn LockStore>) {
+    let name = fresh_name("over");
+    let lease = take(&*store, &name, "a", long()).await;
+    let (_, late) = wait_at_most(&*store, &name, claim("b", long()), short(), 100).await;
+    let next = wait(&*store, &name, claim("c", long())).await;
+    pass(short()).await;
+    release(&*store, &lease).await.unwrap();
+    assert_eq!(granted(next).await.owner.as_str(), "c");
+    assert!(!matches!(heard(late).await, Some(Wake::Granted(_))));
+}
+
+pub async fn whoever_gives_up_waiting_leaves_the_queue(store: Arc<dyn LockStore>) {
+    let name = fresh_name("give up");
+    let lease = take(&*store, &name, "a", long()).await;
+    let quitter = claim("b", long());
+    let ticket = quitter.ticket;
+    let mut given_up = wait(&*store, &name, quitter).await;
+    let next = wait(&*store, &name, claim("c", long())).await;
+    store.abandon(&name, ticket);
+    waiters_become(&*store, &name, 1).await;
+    release(&*store, &lease).await.unwrap();
+    assert_eq!(granted(next).await.owner.as_str(), "c");
+    assert!(given_up.try_recv().is_err());
+}
+
+pub async fn a_grant_that_is_given_up_goes_to_the_next(store: Arc<dyn LockStore>) {
+    let name = fresh_name("given up");
+    let lease = take(&*store, &name, "a", long()).await;
+    let quitter = claim("b", long());
+    let ticket = quitter.ticket;
+    let wake = wait(&*store, &name, quitter).await;
+    let next = wait(&*store, &name, claim("c", long())).await;
+    release(&*store, &lease).await.unwrap();
+    granted(wake).await;
+    store.abandon(&name, ticket);
+    let lease = granted(next).await;
+    // Once more is once too often: the lock is not its own any more.
+    store.abandon(&name, ticket);
+    pass(short()).await;
+    assert_eq!(held_by(&*store, &name).await, Some(lease));
+}
+
+pub async fn a_waiter_that_is_gone_is_passed_by(store: Arc<dyn LockStore>) {
+    let name = fresh_name("gone");
+    let lease = take(&*store, &name, "a", long()).await;
+    for owner in ["b", "c"] {
+        drop(wait(&*store, &name, claim(owner, long())).await);
+    }
+    let next = wait(&*store, &name, claim("d", long())).await;
+    release(&*store, &lease).await.unwrap();
+    assert_eq!(granted(next).await.owner.as_str(), "d");
+}
+
+pub async fn a_repeated_waiting_attempt_keeps_its_place(store: Arc<dyn LockStore>) {
+    let name = fresh_name("repeat");
+    let lease = take(&*store, &name, "a", long()).await;
+    let mut call = claim("b", long());
+    call.attempt = Some(Attempt::parse("try 1").unwrap());
+    let first_ticket = call.ticket;
+    let first = wait(&*store, &name, call.clone()).await;
+    let mut behind = wait(&*store, &name, claim("c", long())).await;
+    call.ticket = Ticket::random();
+    let second = wait(&*store, &name, call).await;
+    assert_eq!(heard(first).await, Some(Wake::Superseded));
+    store.abandon(&name, first_ticket);
+    pass(short()).await;
+    release(&*store, &lease).await.unwrap();
+    assert_eq!(granted(second).await.owner.as_str(), "b");
+    still_waits(&mut behind);
+}
+
+pub async fn a_full_queue_refuses(store: Arc<dyn LockStore>) {
+    let name = fresh_name("full");
+    let lease = take(&*store, &name, "a", long()).await;
+    let (first, wake) = wait_at_most(&*store, &name, claim("b", long()), long(), 1).await;
+    assert!(matches!(first, Acquired::Queued { .. }));
+    let (second, _) = wait_at_most(&*store, &name, claim("c", long()), long(), 1).await;
+    assert!(matches!(second, Acquired::QueueFull { .. }), "{second:?}");
+    release(&*store, &lease).await.unwrap();
+    granted(wake).await;
+}
+
+pub async fn waiting_for_a_free_lock_is_no_waiting(store: Arc<dyn LockStore>) {
+    let name = fresh_name("free");
+    let (outcome, _) = wait_at_most(&*store, &name, claim("a", long()), long(), 0).await;
+    assert!(matches!(outcome, Acquired::Granted(_)), "{outcome:?}");
+}
+
+/// Giving up may take a round trip.
+async fn waiters_become(store: &dyn LockStore, name: &crate::LockName, expected: usize) {
+    for _ in 0..100 {
+        let status = answer(store.inspect(name).await).unwrap();
+        if status.waiters == expected {
+            return;
+        }
+        pass(ttl(20)).await;
+    }
+    panic!("{expected} should wait for {name}");
+}

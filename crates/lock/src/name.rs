@@ -1,0 +1,231 @@
+//! What a lock is called: the caller's key, and the full name that the store knows.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use unicode_normalization::{UnicodeNormalization, is_nfc};
+
+/// Why a text is no valid key, name, owner or attempt.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidText {
+    /// Nothing is left of it.
+    #[error("must not be empty")]
+    Empty,
+    /// It is longer than the limit.
+    #[error("must be at most {max} bytes of UTF-8, but is {actual}")]
+    TooLong {
+        /// How many bytes are allowed.
+        max: usize,
+        /// How many bytes there are.
+        actual: usize,
+    },
+    /// It contains a control character, such as a line break or NUL.
+    #[error("must not contain control characters, but has U+{:04X}", u32::from(*.0))]
+    Control(char),
+    /// A full name has to start with [`LockName::PREFIX`].
+    #[error("must start with `lock:`, as the full key in an answer does")]
+    NoPrefix,
+}
+
+/// Checks what all of our texts have in common.
+pub(crate) fn check(text: &str, max: usize) -> Result<(), InvalidText> {
+    if text.is_empty() {
+        return Err(InvalidText::Empty);
+    }
+    if text.len() > max {
+        return Err(InvalidText::TooLong {
+            max,
+            actual: text.len(),
+        });
+    }
+    match text.chars().find(|c| c.is_control()) {
+        Some(control) => Err(InvalidText::Control(control)),
+        None => Ok(()),
+    }
+}
+
+/// Two spellings that look the same to a person must be the same lock.
+fn normalised(raw: &str) -> Arc<str> {
+    if is_nfc(raw) {
+        raw.into()
+    } else {
+        raw.nfc().collect::<String>().into()
+    }
+}
+
+/// The key that a caller chose, such as `user:123`: NFC-normalised, 1 to 512 bytes, no control characters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockKey(Arc<str>);
+
+impl LockKey {
+    /// The longest key, in bytes of UTF-8 after normalisation.
+    pub const MAX_BYTES: usize = 512;
+
+    /// Normalises the text, then checks it.
+    pub fn parse(raw: &str) -> Result<Self, InvalidText> {
+        // Normalisation shrinks a text to a third at most: what is longer needs no work to be refused.
+        if raw.len() > 4 * Self::MAX_BYTES {
+            return Err(InvalidText::TooLong {
+                max: Self::MAX_BYTES,
+                actual: raw.len(),
+            });
+        }
+        let key = normalised(raw);
+        check(&key, Self::MAX_BYTES)?;
+        Ok(Self(key))
+    }
+
+    /// The normalised text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The full key of a lock: `lock:<function>:<key>`, or `lock:<key>` when it is global.
+///
+/// Cheap to clone: the text is shared.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockName(Arc<str>);
+
+impl LockName {
+    /// What every name starts with.
+    pub const PREFIX: &'static str = "lock:";
+
+    /// The longest name that can be built: prefix, function, colon, key.
+    pub const MAX_BYTES: usize =
+        Self::PREFIX.len() + Self::MAX_FUNCTION_BYTES + 1 + LockKey::MAX_BYTES;
+
+    /// The longest function name that can scope a lock.
+    pub const MAX_FUNCTION_BYTES: usize = 255;
+
+    /// The name of a lock that one function's callers share.
+    pub fn scoped(function: &str, key: &LockKey) -> Result<Self, InvalidText> {
+        check(function, Self::MAX_FUNCTION_BYTES)?;
+        Ok(Self(
+            format!("{}{function}:{key}", Self::PREFIX).as_str().into(),
+        ))
+    }
+
+    /// The name of a lock that all functions share.
+    pub fn global(key: &LockKey) -> Self {
+        Self(format!("{}{key}", Self::PREFIX).as_str().into())
+    }
+
+    /// Reads a full key as an answer had it.
+    pub fn parse(raw: &str) -> Result<Self, InvalidText> {
+        if raw.len() > 4 * Self::MAX_BYTES {
+            return Err(InvalidText::TooLong {
+                max: Self::MAX_BYTES,
+                actual: raw.len(),
+            });
+        }
+        let name = normalised(raw);
+        check(&name, Self::MAX_BYTES)?;
+        match name.strip_prefix(Self::PREFIX) {
+            None => Err(InvalidText::NoPrefix),
+            Some("") => Err(InvalidText::Empty),
+            Some(_) => Ok(Self(name)),
+        }
+    }
+
+    /// The whole text, with its `lock:`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Borrow<str> for LockName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_that_look_alike_are_one_key() {
+        let composed = LockKey::parse("caf\u{e9}").unwrap();
+        let decomposed = LockKey::parse("cafe\u{301}").unwrap();
+        assert_eq!(composed, decomposed);
+        assert_eq!(composed.as_str(), "caf\u{e9}");
+    }
+
+    #[test]
+    fn length_is_counted_in_bytes_after_normalisation() {
+        assert!(LockKey::parse(&"k".repeat(512)).is_ok());
+        assert!(LockKey::parse(&"\u{e9}".repeat(256)).is_ok());
+        // 768 bytes as sent, 512 when normalised.
+        assert!(LockKey::parse(&"e\u{301}".repeat(256)).is_ok());
+        for too_long in ["k".repeat(513), "\u{e9}".repeat(257), "k".repeat(1_000_000)] {
+            assert!(matches!(
+                LockKey::parse(&too_long),
+                Err(InvalidText::TooLong { max: 512, .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn normalisation_never_shrinks_a_text_below_a_quarter() {
+        // The refusal of very long raw text relies on it.
+        let shrinks_most = (0..=0x10_FFFF_u32)
+            .filter_map(char::from_u32)
+            .map(|composed| {
+                let decomposed: String = std::iter::once(composed).nfd().collect();
+                let back: String = decomposed.nfc().collect();
+                decomposed.len().div_ceil(back.len())
+            })
+            .max();
+        assert!(shrinks_most <= Some(4), "{shrinks_most:?}");
+    }
+
+    #[test]
+    fn empty_and_control_characters_are_refused() {
+        assert_eq!(LockKey::parse(""), Err(InvalidText::Empty));
+        for control in ['\0', '\n', '\u{7f}', '\u{85}'] {
+            assert_eq!(
+                LockKey::parse(&format!("a{control}b")),
+                Err(InvalidText::Control(control))
+            );
+        }
+    }
+
+    #[test]
+    fn names_are_built_as_the_contract_says() {
+        let key = LockKey::parse("user:123").unwrap();
+        assert_eq!(
+            LockName::scoped("payments.charge", &key).unwrap().as_str(),
+            "lock:payments.charge:user:123"
+        );
+        assert_eq!(LockName::global(&key).as_str(), "lock:user:123");
+    }
+
+    #[test]
+    fn every_name_that_can_be_built_can_be_read_back() {
+        let key = LockKey::parse(&"k".repeat(512)).unwrap();
+        let function = "f".repeat(LockName::MAX_FUNCTION_BYTES);
+        let name = LockName::scoped(&function, &key).unwrap();
+        assert_eq!(LockName::parse(name.as_str()), Ok(name));
+    }
+
+    #[test]
+    fn a_full_key_needs_its_prefix_and_something_behind_it() {
+        assert_eq!(LockName::parse("user:123"), Err(InvalidText::NoPrefix));
+        assert_eq!(LockName::parse("lock:"), Err(InvalidText::Empty));
+        assert!(LockName::parse("lock:x\n").is_err());
+    }
+}

@@ -1,0 +1,98 @@
+//! Who holds or asks: the owner's token, the caller's attempt, and the ticket of one call.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::name::{InvalidText, check};
+
+/// The token that proves a lease: 1 to 255 bytes, no control characters.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Owner(Arc<str>);
+
+impl Owner {
+    /// The longest token, in bytes.
+    pub const MAX_BYTES: usize = 255;
+
+    /// Checks a token that a caller chose.
+    pub fn parse(raw: &str) -> Result<Self, InvalidText> {
+        check(raw, Self::MAX_BYTES)?;
+        Ok(Self(raw.into()))
+    }
+
+    /// A fresh UUID v4, for a caller who chose none.
+    pub fn random() -> Self {
+        let mut buffer = uuid::Uuid::encode_buffer();
+        let text: &str = uuid::Uuid::new_v4().hyphenated().encode_lower(&mut buffer);
+        Self(text.into())
+    }
+
+    /// The token itself.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A caller's name for one try to get a lock, repeated when the answer was lost: 1 to 255 bytes.
+///
+/// The same owner with the same attempt gets the same lease, not a second one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Attempt(Arc<str>);
+
+impl Attempt {
+    /// The longest attempt, in bytes.
+    pub const MAX_BYTES: usize = 255;
+
+    /// Checks an attempt that a caller named.
+    pub fn parse(raw: &str) -> Result<Self, InvalidText> {
+        check(raw, Self::MAX_BYTES)?;
+        Ok(Self(raw.into()))
+    }
+
+    /// The text itself.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Tells one call from every other, over all processes that share a store.
+///
+/// A call that is given up takes back what its own ticket brought, and never what a repetition of the same
+/// [`Attempt`] got since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ticket(pub u128);
+
+impl Ticket {
+    /// A ticket that nobody else has.
+    pub fn random() -> Self {
+        Self(uuid::Uuid::new_v4().as_u128())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_1_to_255_bytes_without_control_characters() {
+        assert!(Owner::parse("x").is_ok());
+        assert!(Owner::parse(&"x".repeat(255)).is_ok());
+        assert!(Owner::parse(&"x".repeat(256)).is_err());
+        assert_eq!(Owner::parse(""), Err(InvalidText::Empty));
+        assert!(Owner::parse("a\tb").is_err());
+        assert!(Attempt::parse(&"x".repeat(256)).is_err());
+    }
+
+    #[test]
+    fn a_random_owner_is_a_version_4_uuid() {
+        let owner = Owner::random();
+        let uuid = uuid::Uuid::parse_str(owner.as_str()).unwrap();
+        assert_eq!(uuid.get_version_num(), 4);
+        assert_ne!(owner, Owner::random());
+    }
+}

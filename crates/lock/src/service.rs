@@ -1,0 +1,553 @@
+//! Locks as a server uses them: waiting, limits, expiry and clean-up over any store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use crate::alarm::{Alarm, AlarmClock};
+use crate::event::{EventKind, Events, KeyStyle, Reporter, Stats};
+use crate::state::{Acquire, Acquired, Claim, Extend, NotHeld, Release, Wait, Wake};
+use crate::store::{Answer, ListError, ListRequest, LockStatus, LockStore, Page, StoreError};
+use crate::{Attempt, Fence, Lease, LeaseGuard, LockName, Owner, Ticket, Timestamp, Ttl, Waiter};
+
+/// Limits and habits of a [`LockService`].
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// How many may wait for one key.
+    pub max_waiters_per_key: usize,
+    /// How many may wait in this process.
+    pub max_waiters: usize,
+    /// How lock names appear in events.
+    pub keys: KeyStyle,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            max_waiters_per_key: 10_000,
+            max_waiters: 100_000,
+            keys: KeyStyle::default(),
+        }
+    }
+}
+
+/// Locks over a store. Cheap to clone: all clones are one service.
+#[derive(Debug, Clone)]
+pub struct LockService {
+    core: Arc<Core>,
+}
+
+/// What the service shares with its guards and pending calls.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) store: Arc<dyn LockStore>,
+    pub(crate) reporter: Arc<Reporter>,
+    config: Config,
+    clock: Arc<AlarmClock>,
+    waiting: AtomicUsize,
+    closed: watch::Sender<bool>,
+    first_ticket: u128,
+    tickets: AtomicU64,
+    expiry: AbortHandle,
+}
+
+/// What a caller asks for.
+#[derive(Debug, Clone)]
+pub struct AcquireRequest {
+    /// Which lock.
+    pub name: LockName,
+    /// Whose lease it becomes.
+    pub owner: Owner,
+    /// How long the lease lasts from its grant.
+    pub ttl: Ttl,
+    /// How long to wait when it is held; at once when omitted.
+    pub wait: Option<Duration>,
+    /// Repeated by a caller who did not get the answer.
+    pub attempt: Option<Attempt>,
+}
+
+/// What a caller gets.
+#[derive(Debug)]
+pub enum AcquireOutcome {
+    /// The lock.
+    Granted(LeaseGuard),
+    /// Somebody else holds it, and the caller did not want to wait.
+    Held {
+        /// When asking again is worth it: with jitter, and not after the holder's expiry.
+        retry_after: Duration,
+    },
+    /// Somebody else held it for as long as the caller wanted to wait.
+    TimedOut {
+        /// When asking again is worth it.
+        retry_after: Duration,
+    },
+    /// Somebody else holds it, and too many wait already.
+    TooManyWaiters {
+        /// When asking again is worth it.
+        retry_after: Duration,
+    },
+    /// A repetition of this attempt has taken its place in the queue.
+    Superseded,
+}
+
+/// Why there is no outcome.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// The store failed. Nothing is held.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The service is shutting down.
+    #[error("the server is shutting down")]
+    Closed,
+    /// The last fence has been given out.
+    #[error("no fencing tokens are left in this store: nothing can be locked any more")]
+    FencesExhausted,
+}
+
+/// A shared store may lose a message between processes. A look this often makes up for it.
+const SAFETY_POLL: Duration = Duration::from_secs(1);
+/// How soon to look again after the store failed.
+const STORE_PAUSE: Duration = Duration::from_millis(250);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+const SWEEP_BATCH: usize = 1000;
+/// Callers who are refused come back within this time, even when the holder's lease is long.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+impl LockService {
+    /// A service over `store`. Has to be called in a tokio runtime, where it starts one task that minds expiry.
+    pub fn new(store: Arc<dyn LockStore>, config: Config) -> Self {
+        let clock = Arc::new(AlarmClock::default());
+        let reporter = Arc::new(Reporter::new(config.keys));
+        let expiry = Expiry {
+            store: store.clone(),
+            reporter: reporter.clone(),
+            clock: clock.clone(),
+        };
+        Self {
+            core: Arc::new(Core {
+                store,
+                reporter,
+                config,
+                clock,
+                waiting: AtomicUsize::new(0),
+                closed: watch::Sender::new(false),
+                first_ticket: Ticket::random().0,
+                tickets: AtomicU64::new(0),
+                expiry: tokio::spawn(expiry.run()).abort_handle(),
+            }),
+        }
+    }
+
+    /// Takes the lock, at once or after waiting in arrival order.
+    ///
+    /// Dropping the future leaves the queue at once, and returns the lock if it had just been granted.
+    pub async fn acquire(&self, request: AcquireRequest) -> Result<AcquireOutcome, LockError> {
+        let core = &self.core;
+        let AcquireRequest {
+            name,
+            owner,
+            ttl,
+            wait,
+            attempt,
+        } = request;
+        let pending = Pending::new(core.clone(), name);
+        let place = wait.and_then(|timeout| core.waiting_place(&pending.name, ttl, timeout));
+        let (wait_in_store, place) = place.unzip();
+        let claim = Claim {
+            owner,
+            attempt,
+            ticket: pending.ticket,
+            ttl,
+        };
+        let sent = Instant::now();
+        let command = Acquire {
+            claim,
+            wait: wait_in_store,
+        };
+        let answer = match core.store.acquire(&pending.name, command).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                if matches!(error, StoreError::NotDone(_)) {
+                    pending.nothing_to_undo();
+                }
+                return Err(error.into());
+            }
+        };
+        core.report_expired(answer.expired.as_ref());
+        let expires_at = match answer.outcome {
+            Acquired::Granted(lease) => {
+                core.report(EventKind::Acquired, &lease, None);
+                let until = local_end(sent, ttl.as_duration());
+                return Ok(AcquireOutcome::Granted(pending.granted(lease, until)));
+            }
+            Acquired::FencesExhausted => {
+                pending.nothing_to_undo();
+                return Err(LockError::FencesExhausted);
+            }
+            Acquired::Held { expires_at }
+            | Acquired::QueueFull { expires_at }
+            | Acquired::Queued { expires_at } => expires_at,
+        };
+        core.reporter
+            .report(EventKind::Contended, &pending.name, None, None);
+        let left = expires_at.remaining(answer.now);
+        match (answer.outcome, wait, place) {
+            (Acquired::Queued { .. }, Some(timeout), Some(place)) => {
+                core.clock
+                    .set(&pending.name, Instant::now() + core.until_next_look(left));
+                let anchor = (sent, answer.now);
+                pending.wait(place, sent + timeout, anchor).await
+            }
+            (_, wait, _) => {
+                pending.nothing_to_undo();
+                let retry_after = retry_after(left);
+                Ok(match wait {
+                    None => AcquireOutcome::Held { retry_after },
+                    Some(_) => AcquireOutcome::TooManyWaiters { retry_after },
+                })
+            }
+        }
+    }
+
+    /// Gives back a lease by its owner's token, and by its fence where one is named.
+    pub async fn release(
+        &self,
+        name: &LockName,
+        owner: Owner,
+        fence: Option<Fence>,
+    ) -> Result<Result<Lease, NotHeld>, StoreError> {
+        let command = Release { owner, fence };
+        let answer = self.core.store.release(name, command).await?;
+        if let Ok(lease) = &answer.outcome {
+            self.core
+                .report_ended(EventKind::Released, lease, answer.now);
+        }
+        Ok(self.core.outcome(answer))
+    }
+
+    /// Lets the lease end a full ttl from now.
+    pub async fn extend(
+        &self,
+        name: &LockName,
+        owner: Owner,
+        fence: Option<Fence>,
+        ttl: Ttl,
+    ) -> Result<Result<Lease, NotHeld>, StoreError> {
+        let command = Extend { owner, fence, ttl };
+        let answer = self.core.store.extend(name, command).await?;
+        Ok(self.core.outcome(answer))
+    }
+
+    /// Ends the lease, whoever's it is; none if the lock was free.
+    pub async fn force_release(&self, name: &LockName) -> Result<Option<Lease>, StoreError> {
+        let answer = self.core.store.force_release(name).await?;
+        if let Some(lease) = &answer.outcome {
+            self.core.report_ended(EventKind::Forced, lease, answer.now);
+        }
+        Ok(self.core.outcome(answer))
+    }
+
+    /// The lock if it is held, and the store's time of the look.
+    pub async fn inspect(
+        &self,
+        name: &LockName,
+    ) -> Result<(Option<LockStatus>, Timestamp), StoreError> {
+        let answer = self.core.store.inspect(name).await?;
+        Ok((answer.outcome, answer.now))
+    }
+
+    /// Some of the locks that are held.
+    pub async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
+        self.core.store.list(request).await
+    }
+
+    /// The store behind the service.
+    pub fn store(&self) -> &Arc<dyn LockStore> {
+        &self.core.store
+    }
+
+    /// How many wait in this process.
+    pub fn waiting(&self) -> usize {
+        self.core.waiting.load(Ordering::Relaxed)
+    }
+
+    /// How often what has happened.
+    pub fn stats(&self) -> &Stats {
+        self.core.reporter.stats()
+    }
+
+    /// What happens from now on.
+    pub fn events(&self) -> Events {
+        self.core.reporter.subscribe()
+    }
+
+    /// Sends away everyone who waits, and lets nobody wait any more. Leases that are held stay held.
+    pub fn close(&self) {
+        self.core.closed.send_replace(true);
+    }
+}
+
+impl Core {
+    /// A place among those who wait, and what the store needs to reach it; none when there are too many.
+    fn waiting_place(
+        self: &Arc<Self>,
+        name: &LockName,
+        ttl: Ttl,
+        timeout: Duration,
+    ) -> Option<(Wait<Waiter>, WaitingPlace)> {
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.config.max_waiters {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        let (waiter, wake) = Waiter::channel();
+        let alarm = Alarm {
+            clock: self.clock.clone(),
+            name: name.clone(),
+            after: self.until_next_look(ttl.as_duration()),
+        };
+        let wait = Wait {
+            timeout,
+            max_ahead: self.config.max_waiters_per_key,
+            waiter: waiter.with_alarm(alarm),
+        };
+        let place = WaitingPlace {
+            core: self.clone(),
+            wake,
+        };
+        Some((wait, place))
+    }
+
+    fn until_next_look(&self, left: Duration) -> Duration {
+        until_next_look(self.store.as_ref(), left)
+    }
+
+    async fn closed(&self) {
+        // The sender lives in `self`, so it cannot be gone.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
+    }
+
+    fn next_ticket(&self) -> Ticket {
+        let count = self.tickets.fetch_add(1, Ordering::Relaxed);
+        Ticket(self.first_ticket.wrapping_add(u128::from(count)))
+    }
+
+    fn outcome<T>(&self, answer: Answer<T>) -> T {
+        self.report_expired(answer.expired.as_ref());
+        answer.outcome
+    }
+
+    pub(crate) fn report_expired(&self, expired: Option<&Lease>) {
+        if let Some(lease) = expired {
+            self.report(EventKind::Expired, lease, None);
+        }
+    }
+
+    fn report_ended(&self, kind: EventKind, lease: &Lease, now: Timestamp) {
+        self.report(kind, lease, Some(now.remaining(lease.acquired_at)));
+    }
+
+    fn report(&self, kind: EventKind, lease: &Lease, after: Option<Duration>) {
+        if lease.fence >= Fence::WARN && kind == EventKind::Acquired {
+            tracing::warn!(fence = %lease.fence, "fencing tokens are running out");
+        }
+        self.reporter
+            .report(kind, &lease.name, Some(lease.fence), after);
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.expiry.abort();
+    }
+}
+
+/// One of the places for those who wait, free again when dropped.
+struct WaitingPlace {
+    core: Arc<Core>,
+    wake: oneshot::Receiver<Wake>,
+}
+
+impl Drop for WaitingPlace {
+    fn drop(&mut self) {
+        self.core.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A call on its way. Dropped before it has its outcome, it takes back whatever it got.
+struct Pending {
+    core: Arc<Core>,
+    name: LockName,
+    ticket: Ticket,
+    undo: bool,
+}
+
+impl Pending {
+    fn new(core: Arc<Core>, name: LockName) -> Self {
+        let ticket = core.next_ticket();
+        Self {
+            core,
+            name,
+            ticket,
+            undo: true,
+        }
+    }
+
+    /// `anchor` ties the two clocks: the store read `anchor.1` no earlier than `anchor.0` was here.
+    async fn wait(
+        self,
+        mut place: WaitingPlace,
+        deadline: Instant,
+        anchor: (Instant, Timestamp),
+    ) -> Result<AcquireOutcome, LockError> {
+        let wake = tokio::select! {
+            biased;
+            wake = &mut place.wake => wake,
+            () = self.core.closed() => return Err(LockError::Closed),
+            () = sleep_until(deadline) => {
+                // From here on no grant can come in any more; one that just came is taken.
+                place.wake.close();
+                Ok(place.wake.try_recv().unwrap_or(Wake::TimedOut))
+            }
+        };
+        match wake {
+            Ok(Wake::Granted(lease)) => {
+                let (sent, read) = anchor;
+                self.core
+                    .report(EventKind::GrantedAfterWait, &lease, Some(sent.elapsed()));
+                let until = local_end(sent, lease.expires_at.remaining(read));
+                Ok(AcquireOutcome::Granted(self.granted(lease, until)))
+            }
+            Ok(Wake::TimedOut) => self.timed_out(anchor.0).await,
+            Ok(Wake::Superseded) => {
+                self.nothing_to_undo();
+                Ok(AcquireOutcome::Superseded)
+            }
+            Ok(Wake::FencesExhausted) => Err(LockError::FencesExhausted),
+            Err(_) => Err(StoreError::NotDone("the store went away".into()).into()),
+        }
+    }
+
+    async fn timed_out(mut self, since: Instant) -> Result<AcquireOutcome, LockError> {
+        self.leave();
+        self.core
+            .reporter
+            .report(EventKind::TimedOut, &self.name, None, Some(since.elapsed()));
+        let left = match self.core.store.inspect(&self.name).await {
+            Ok(Answer {
+                outcome: Some(status),
+                now,
+                ..
+            }) => status.lease.expires_at.remaining(now),
+            // Free by now, or the store does not say: soon.
+            _ => Duration::ZERO,
+        };
+        Ok(AcquireOutcome::TimedOut {
+            retry_after: retry_after(left),
+        })
+    }
+
+    fn granted(mut self, lease: Lease, until: Instant) -> LeaseGuard {
+        self.undo = false;
+        LeaseGuard::new(self.core.clone(), lease, self.ticket, until)
+    }
+
+    fn nothing_to_undo(mut self) {
+        self.undo = false;
+    }
+
+    fn leave(&mut self) {
+        if std::mem::take(&mut self.undo) {
+            self.core.store.abandon(&self.name, self.ticket);
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// When a lease that the store lets live for `time` after `sent` is over, as far as this process is concerned.
+///
+/// Stores count whole milliseconds, so the first one may be shorter than the others.
+pub(crate) fn local_end(sent: Instant, time: Duration) -> Instant {
+    sent + time.saturating_sub(Duration::from_millis(1))
+}
+
+/// A hint for the next try, from half of it to all of it at random, so that those refused together do not
+/// come back together.
+fn retry_after(left: Duration) -> Duration {
+    let most = left.min(MAX_RETRY_AFTER).max(Duration::from_millis(1));
+    let most = u64::try_from(most.as_millis()).unwrap_or(1);
+    Duration::from_millis(fastrand::u64(most.div_ceil(2)..=most))
+}
+
+fn until_next_look(store: &dyn LockStore, left: Duration) -> Duration {
+    if store.capabilities().shared {
+        left.min(SAFETY_POLL)
+    } else {
+        left
+    }
+}
+
+/// The task that minds expiry: alarms for keys that somebody waits for, and a sweep for all others.
+struct Expiry {
+    store: Arc<dyn LockStore>,
+    reporter: Arc<Reporter>,
+    clock: Arc<AlarmClock>,
+}
+
+impl Expiry {
+    async fn run(self) {
+        let this = Arc::new(self);
+        let mut sweep = interval(SWEEP_INTERVAL);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                // A store that is slow for one key must not delay the others.
+                name = this.clock.ring() => drop(tokio::spawn(this.clone().settle(name))),
+                _ = sweep.tick() => this.sweep().await,
+            }
+        }
+    }
+
+    async fn settle(self: Arc<Self>, name: LockName) {
+        let again = match self.store.settle(&name).await {
+            Ok(answer) => {
+                self.report(answer.expired.as_ref());
+                let Answer { outcome, now, .. } = answer;
+                if outcome.waiters == 0 {
+                    return;
+                }
+                outcome.expires_at.map_or(STORE_PAUSE, |expires_at| {
+                    until_next_look(self.store.as_ref(), expires_at.remaining(now))
+                })
+            }
+            Err(_) => STORE_PAUSE,
+        };
+        self.clock.set(&name, Instant::now() + again);
+    }
+
+    async fn sweep(&self) {
+        while let Ok(expired) = self.store.expire(SWEEP_BATCH).await {
+            self.report(&expired);
+            if expired.len() < SWEEP_BATCH {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn report<'a>(&self, expired: impl IntoIterator<Item = &'a Lease>) {
+        for lease in expired {
+            let fence = Some(lease.fence);
+            self.reporter
+                .report(EventKind::Expired, &lease.name, fence, None);
+        }
+    }
+}

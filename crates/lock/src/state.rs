@@ -1,0 +1,500 @@
+//! The specification: what each command does to one key.
+//!
+//! [`step`] is pure. Time is an argument, fences come from a counter that is handed in, and what others have to
+//! be told is part of the result. The memory and embedded stores run it as it stands; every other store is another
+//! spelling of it, and the model test of [`crate::contract`] compares the two.
+//!
+//! A key is free, or held by one lease with a queue of waiters behind it. Three rules hold in every step:
+//!
+//! 1. A lease whose time has come is gone before the command is looked at (S4, L1).
+//! 2. A free lock goes to the first waiter whose time has not come, before any newcomer (L2).
+//! 3. Every grant takes a fresh fence from the counter, and only a grant does (S2).
+//!
+//! **Invariant:** between two steps, a key with waiters is held.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::{Attempt, Fence, Lease, LockName, Owner, Ticket, Timestamp, Ttl};
+
+/// How long a key remembers the owner of the lease that was released last.
+///
+/// Long enough for a caller whose answer was lost to ask again, and short, because every released key costs
+/// memory for as long.
+pub const TOMBSTONE_TTL: Duration = Duration::from_secs(30);
+
+/// Everything there is to know about one key. `W` is what a store keeps to reach a waiter.
+#[derive(Debug)]
+pub struct State<W> {
+    name: LockName,
+    holder: Option<Holder>,
+    queue: VecDeque<Queued<W>>,
+    tombstone: Option<Tombstone>,
+}
+
+#[derive(Debug)]
+struct Holder {
+    lease: Lease,
+    attempt: Option<Attempt>,
+    ticket: Ticket,
+}
+
+#[derive(Debug)]
+struct Queued<W> {
+    claim: Claim,
+    until: Timestamp,
+    waiter: W,
+}
+
+#[derive(Debug)]
+struct Tombstone {
+    lease: Lease,
+    until: Timestamp,
+}
+
+/// What a waiter is told, once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wake {
+    /// The lock is its own from now on; the ttl counts from this moment.
+    Granted(Lease),
+    /// The lock became free, but only after the time that this waiter had.
+    TimedOut,
+    /// The same owner repeated the same attempt, which has taken this waiter's place.
+    Superseded,
+    /// There are no fences left, so nothing can be granted any more.
+    FencesExhausted,
+}
+
+/// What a step did, and whom it concerns besides the one who asked.
+#[derive(Debug)]
+pub struct Step<W, O> {
+    /// The answer to the command.
+    pub outcome: O,
+    /// The lease that was found to have run out.
+    pub expired: Option<Lease>,
+    /// Those who have left the queue and have to hear why; at most one of them was granted the lock.
+    pub woken: Vec<Woken<W>>,
+}
+
+/// One who has left the queue.
+#[derive(Debug)]
+pub struct Woken<W> {
+    /// How to reach it.
+    pub waiter: W,
+    /// Its call: what to [`Abandon`] when it was granted the lock and cannot be reached.
+    pub ticket: Ticket,
+    /// What to tell it.
+    pub wake: Wake,
+}
+
+/// Mints the fence of the next grant; none when they have run out.
+pub type MintFence<'a> = &'a mut dyn FnMut() -> Option<Fence>;
+
+/// One command on one key, applied to a state that is up to date.
+pub trait Command<W> {
+    /// What the one who asked is told.
+    type Outcome;
+
+    /// The command's own part of a step. Call [`step`] instead: it sees to the three rules.
+    fn apply(
+        self,
+        state: &mut State<W>,
+        now: Timestamp,
+        mint: MintFence<'_>,
+        woken: &mut Vec<Woken<W>>,
+    ) -> Self::Outcome;
+}
+
+/// Applies one command to one key at the time `now`.
+pub fn step<W, C: Command<W>>(
+    state: &mut State<W>,
+    command: C,
+    now: Timestamp,
+    mint: MintFence<'_>,
+) -> Step<W, C::Outcome> {
+    let mut woken = Vec::new();
+    let expired = state.expire(now);
+    state.hand_over(now, mint, &mut woken);
+    let outcome = command.apply(state, now, mint, &mut woken);
+    state.hand_over(now, mint, &mut woken);
+    Step {
+        outcome,
+        expired,
+        woken,
+    }
+}
+
+/// Who asks for which lease.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// Whose lease it becomes.
+    pub owner: Owner,
+    /// Repeated by a caller who did not get the answer.
+    pub attempt: Option<Attempt>,
+    /// This call, and no other.
+    pub ticket: Ticket,
+    /// How long the lease lasts from its grant.
+    pub ttl: Ttl,
+}
+
+impl Claim {
+    /// Whether this is the same attempt again, after an answer that was lost.
+    fn repeats(&self, owner: &Owner, attempt: Option<&Attempt>) -> bool {
+        self.attempt.is_some() && self.attempt.as_ref() == attempt && self.owner == *owner
+    }
+}
+
+/// Asks for the lock.
+#[derive(Debug)]
+pub struct Acquire<W> {
+    /// Who asks.
+    pub claim: Claim,
+    /// What to do when the lock is held: give up at once, or wait.
+    pub wait: Option<Wait<W>>,
+}
+
+/// How to wait for a lock that is held.
+#[derive(Debug)]
+pub struct Wait<W> {
+    /// How long at most.
+    pub timeout: Duration,
+    /// How many may wait before this one.
+    pub max_ahead: usize,
+    /// How to reach the one who waits.
+    pub waiter: W,
+}
+
+/// The answer to [`Acquire`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Acquired {
+    /// It was free, or the caller repeated the attempt that holds it.
+    Granted(Lease),
+    /// Somebody holds it, and the caller does not want to wait.
+    Held {
+        /// When the holder's lease ends unless it is extended.
+        expires_at: Timestamp,
+    },
+    /// Somebody holds it, and the caller waits from now on.
+    Queued {
+        /// When the holder's lease ends unless it is extended.
+        expires_at: Timestamp,
+    },
+    /// Somebody holds it, and too many wait already.
+    QueueFull {
+        /// When the holder's lease ends unless it is extended.
+        expires_at: Timestamp,
+    },
+    /// There are no fences left.
+    FencesExhausted,
+}
+
+impl<W> Command<W> for Acquire<W> {
+    type Outcome = Acquired;
+
+    fn apply(
+        self,
+        state: &mut State<W>,
+        now: Timestamp,
+        mint: MintFence<'_>,
+        woken: &mut Vec<Woken<W>>,
+    ) -> Acquired {
+        let Self { claim, wait } = self;
+        let Some(holder) = &mut state.holder else {
+            return match mint() {
+                Some(fence) => Acquired::Granted(state.grant(claim, fence, now)),
+                None => Acquired::FencesExhausted,
+            };
+        };
+        if claim.repeats(&holder.lease.owner, holder.attempt.as_ref()) {
+            // The lease now belongs to this call: giving up the earlier one must not take it away.
+            holder.ticket = claim.ticket;
+            return Acquired::Granted(holder.lease.clone());
+        }
+        let expires_at = holder.lease.expires_at;
+        let Some(wait) = wait else {
+            return Acquired::Held { expires_at };
+        };
+        let earlier = state
+            .queue
+            .iter_mut()
+            .find(|queued| claim.repeats(&queued.claim.owner, queued.claim.attempt.as_ref()));
+        let queued = Queued {
+            claim,
+            until: now + wait.timeout,
+            waiter: wait.waiter,
+        };
+        if let Some(earlier) = earlier {
+            let earlier = std::mem::replace(earlier, queued);
+            woken.push(Woken {
+                waiter: earlier.waiter,
+                ticket: earlier.claim.ticket,
+                wake: Wake::Superseded,
+            });
+        } else if state.queue.len() >= wait.max_ahead {
+            return Acquired::QueueFull { expires_at };
+        } else {
+            state.queue.push_back(queued);
+        }
+        Acquired::Queued { expires_at }
+    }
+}
+
+/// Takes back whatever a call that nobody waits for any more has brought, or would still bring.
+#[derive(Debug)]
+pub struct Abandon {
+    /// The call.
+    pub ticket: Ticket,
+}
+
+/// The answer to [`Abandon`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Abandoned {
+    /// It held the lock, which is free again. There is no tombstone: its owner never knew.
+    Returned(Lease),
+    /// It waited, and has left the queue.
+    LeftQueue,
+    /// It had nothing.
+    Nothing,
+}
+
+impl<W> Command<W> for Abandon {
+    type Outcome = Abandoned;
+
+    fn apply(
+        self,
+        state: &mut State<W>,
+        _: Timestamp,
+        _: MintFence<'_>,
+        _: &mut Vec<Woken<W>>,
+    ) -> Abandoned {
+        if let Some(holder) = state.holder.take_if(|holder| holder.ticket == self.ticket) {
+            return Abandoned::Returned(holder.lease);
+        }
+        match state
+            .queue
+            .iter()
+            .position(|queued| queued.claim.ticket == self.ticket)
+        {
+            Some(place) => {
+                state.queue.remove(place);
+                Abandoned::LeftQueue
+            }
+            None => Abandoned::Nothing,
+        }
+    }
+}
+
+/// Gives the lock back.
+#[derive(Debug, Clone)]
+pub struct Release {
+    /// The token of the lease.
+    pub owner: Owner,
+    /// Which lease of that owner; any when omitted.
+    pub fence: Option<Fence>,
+}
+
+/// Why [`Release`] or [`Extend`] found no lease to act on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotHeld {
+    /// Never held, or the lease has run out.
+    NotFound,
+    /// This owner's lease was released a short while ago, and nobody holds the lock now.
+    AlreadyReleased,
+    /// Somebody else holds it, or the same owner by another fence.
+    OwnedByAnother,
+}
+
+impl<W> Command<W> for Release {
+    type Outcome = Result<Lease, NotHeld>;
+
+    fn apply(
+        self,
+        state: &mut State<W>,
+        now: Timestamp,
+        _: MintFence<'_>,
+        _: &mut Vec<Woken<W>>,
+    ) -> Self::Outcome {
+        state.held_by(&self.owner, self.fence, now)?;
+        state.end_lease(now).ok_or(NotHeld::NotFound)
+    }
+}
+
+/// Lets the lease end `ttl` from now, whatever it had left.
+#[derive(Debug, Clone)]
+pub struct Extend {
+    /// The token of the lease.
+    pub owner: Owner,
+    /// Which lease of that owner; any when omitted.
+    pub fence: Option<Fence>,
+    /// The time from now until its new end.
+    pub ttl: Ttl,
+}
+
+impl<W> Command<W> for Extend {
+    type Outcome = Result<Lease, NotHeld>;
+
+    fn apply(
+        self,
+        state: &mut State<W>,
+        now: Timestamp,
+        _: MintFence<'_>,
+        _: &mut Vec<Woken<W>>,
+    ) -> Self::Outcome {
+        let lease = state.held_by(&self.owner, self.fence, now)?;
+        lease.expires_at = now + self.ttl.as_duration();
+        Ok(lease.clone())
+    }
+}
+
+/// Ends the lease, whoever's it is.
+#[derive(Debug, Clone, Copy)]
+pub struct ForceRelease;
+
+impl<W> Command<W> for ForceRelease {
+    /// The lease that was ended; none when the lock was free.
+    type Outcome = Option<Lease>;
+
+    fn apply(
+        self,
+        state: &mut State<W>,
+        now: Timestamp,
+        _: MintFence<'_>,
+        _: &mut Vec<Woken<W>>,
+    ) -> Option<Lease> {
+        state.end_lease(now)
+    }
+}
+
+/// Does nothing of its own: an expired lease ends and the next waiter gets the lock, as in every step.
+#[derive(Debug, Clone, Copy)]
+pub struct Settle;
+
+impl<W> Command<W> for Settle {
+    type Outcome = ();
+
+    fn apply(self, _: &mut State<W>, _: Timestamp, _: MintFence<'_>, _: &mut Vec<Woken<W>>) {}
+}
+
+impl<W> State<W> {
+    /// A key that nobody has ever held.
+    pub fn new(name: LockName) -> Self {
+        Self {
+            name,
+            holder: None,
+            queue: VecDeque::new(),
+            tombstone: None,
+        }
+    }
+
+    /// A key as a durable store finds it again: held, with nobody waiting.
+    pub fn held(lease: Lease, attempt: Option<Attempt>, ticket: Ticket) -> Self {
+        let mut state = Self::new(lease.name.clone());
+        state.holder = Some(Holder {
+            lease,
+            attempt,
+            ticket,
+        });
+        state
+    }
+
+    /// The lease as of the last step. It may have run out since: see [`Lease::is_live`].
+    pub fn lease(&self) -> Option<&Lease> {
+        self.holder.as_ref().map(|holder| &holder.lease)
+    }
+
+    /// How many wait.
+    pub fn waiters(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Until when the last release is remembered.
+    pub fn tombstone_until(&self) -> Option<Timestamp> {
+        self.tombstone.as_ref().map(|tombstone| tombstone.until)
+    }
+
+    /// Forgets the last release before its time.
+    pub fn forget_release(&mut self) {
+        self.tombstone = None;
+    }
+
+    /// Whether nothing would be lost by forgetting this key.
+    pub fn is_vacant(&self, now: Timestamp) -> bool {
+        self.holder.is_none()
+            && self.queue.is_empty()
+            && self.tombstone_until().is_none_or(|until| until <= now)
+    }
+
+    fn expire(&mut self, now: Timestamp) -> Option<Lease> {
+        let expired = self.holder.take_if(|holder| !holder.lease.is_live(now))?;
+        Some(expired.lease)
+    }
+
+    fn hand_over(&mut self, now: Timestamp, mint: MintFence<'_>, woken: &mut Vec<Woken<W>>) {
+        while self.holder.is_none()
+            && let Some(next) = self.queue.pop_front()
+        {
+            let ticket = next.claim.ticket;
+            let wake = if next.until <= now {
+                Wake::TimedOut
+            } else if let Some(fence) = mint() {
+                Wake::Granted(self.grant(next.claim, fence, now))
+            } else {
+                Wake::FencesExhausted
+            };
+            woken.push(Woken {
+                waiter: next.waiter,
+                ticket,
+                wake,
+            });
+        }
+    }
+
+    fn grant(&mut self, claim: Claim, fence: Fence, now: Timestamp) -> Lease {
+        // An owner whose new lease runs out must hear that, and not that an older one was released.
+        self.tombstone
+            .take_if(|tombstone| tombstone.lease.owner == claim.owner);
+        let lease = Lease {
+            name: self.name.clone(),
+            owner: claim.owner,
+            fence,
+            acquired_at: now,
+            expires_at: now + claim.ttl.as_duration(),
+        };
+        self.holder = Some(Holder {
+            lease: lease.clone(),
+            attempt: claim.attempt,
+            ticket: claim.ticket,
+        });
+        lease
+    }
+
+    fn held_by(
+        &mut self,
+        owner: &Owner,
+        fence: Option<Fence>,
+        now: Timestamp,
+    ) -> Result<&mut Lease, NotHeld> {
+        match &mut self.holder {
+            Some(holder) if holder.lease.belongs_to(owner, fence) => Ok(&mut holder.lease),
+            Some(_) => Err(NotHeld::OwnedByAnother),
+            None => match &self.tombstone {
+                Some(grave) if grave.until > now && grave.lease.belongs_to(owner, fence) => {
+                    Err(NotHeld::AlreadyReleased)
+                }
+                _ => Err(NotHeld::NotFound),
+            },
+        }
+    }
+
+    fn end_lease(&mut self, now: Timestamp) -> Option<Lease> {
+        let Holder { lease, .. } = self.holder.take()?;
+        self.tombstone = Some(Tombstone {
+            lease: lease.clone(),
+            until: now + TOMBSTONE_TTL,
+        });
+        Some(lease)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! Points in time by the store's clock, and how long a lease lasts.
+
+use std::ops::Add;
+use std::time::Duration;
+
+/// A point in time by the clock of a store: milliseconds since 1970-01-01 UTC.
+///
+/// Only the store's own timestamps are ever compared with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The point this many milliseconds after 1970-01-01 UTC.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis)
+    }
+
+    /// Milliseconds since 1970-01-01 UTC.
+    pub const fn as_millis(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `now` until this point; nothing when it has passed.
+    pub const fn remaining(self, now: Self) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(now.0))
+    }
+}
+
+impl Add<Duration> for Timestamp {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(whole_millis(duration)))
+    }
+}
+
+fn whole_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How long a lease lasts from its grant: at least a millisecond, at most [`Ttl::MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ttl(u64);
+
+/// Why a duration cannot be the ttl of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidTtl {
+    /// Shorter than a millisecond.
+    #[error("must be at least 1 millisecond")]
+    TooShort,
+    /// Longer than what the caller of the constructor allows.
+    #[error("must be at most {} seconds", .max.as_secs_f64())]
+    TooLong {
+        /// The longest that is allowed.
+        max: Duration,
+    },
+}
+
+impl Ttl {
+    /// No lease lasts longer than a year, whatever a server is configured to allow.
+    pub const MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+    /// Fractions of a millisecond are dropped.
+    pub fn new(duration: Duration) -> Result<Self, InvalidTtl> {
+        Self::at_most(duration, Self::MAX)
+    }
+
+    /// As [`Ttl::new`], with a maximum of the operator's choice.
+    pub fn at_most(duration: Duration, max: Duration) -> Result<Self, InvalidTtl> {
+        let max = max.min(Self::MAX);
+        if duration > max {
+            return Err(InvalidTtl::TooLong { max });
+        }
+        match whole_millis(duration) {
+            0 => Err(InvalidTtl::TooShort),
+            millis => Ok(Self(millis)),
+        }
+    }
+
+    /// The same as a plain duration.
+    pub const fn as_duration(self) -> Duration {
+        Duration::from_millis(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ttl_is_positive_and_bounded() {
+        assert_eq!(
+            Ttl::new(Duration::from_micros(999)),
+            Err(InvalidTtl::TooShort)
+        );
+        assert_eq!(Ttl::new(Duration::ZERO), Err(InvalidTtl::TooShort));
+        assert!(Ttl::new(Duration::from_millis(1)).is_ok());
+        assert!(Ttl::new(Ttl::MAX).is_ok());
+        assert!(Ttl::new(Ttl::MAX + Duration::from_nanos(1)).is_err());
+        let day = Duration::from_secs(86_400);
+        assert!(Ttl::at_most(day, day).is_ok());
+        assert_eq!(
+            Ttl::at_most(day + Duration::from_millis(1), day),
+            Err(InvalidTtl::TooLong { max: day })
+        );
+    }
+
+    #[test]
+    fn time_arithmetic_saturates() {
+        let late = Timestamp::from_millis(u64::MAX - 1);
+        assert_eq!(late + Ttl::MAX, Timestamp::from_millis(u64::MAX));
+        assert_eq!(
+            Timestamp::from_millis(5).remaining(Timestamp::from_millis(9)),
+            Duration::ZERO
+        );
+    }
+}
