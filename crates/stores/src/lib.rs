@@ -5,7 +5,9 @@
 mod clock;
 #[cfg(feature = "memory")]
 mod memory;
+mod open;
 mod sync;
 
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
+pub use open::{OpenError, open};

@@ -1,0 +1,152 @@
+//! `forrst serve`.
+
+use std::io::IsTerminal;
+
+use forrst_server::{Limits, Server};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::demo;
+use crate::options::{LogFormat, Settings};
+
+/// Serves until a signal ends it.
+pub(crate) fn run(settings: Settings) -> Result<(), String> {
+    start_log(settings.log_format);
+    let runtime = Runtime::new().map_err(|error| format!("cannot start: {error}"))?;
+    runtime.block_on(serve(settings))
+}
+
+async fn serve(settings: Settings) -> Result<(), String> {
+    let server = build(&settings)?;
+    let mut signals = Signals::listen()?;
+    let listener = TcpListener::bind(&settings.listen)
+        .await
+        .map_err(|error| format!("cannot listen on {}: {error}", settings.listen))?;
+    print_banner(&server, &settings, &listener);
+
+    let http = tokio::spawn({
+        let server = server.clone();
+        async move { server.serve_on(listener).await }
+    });
+    let (has_failed, mut failure) = tokio::sync::mpsc::channel(1);
+    if let Some(path) = settings.unix.clone() {
+        let server = server.clone();
+        tokio::spawn(async move {
+            if let Err(error) = server.serve_unix(&path).await {
+                let message = format!("cannot listen on {}: {error}", path.display());
+                let _ = has_failed.send(message).await;
+            }
+        });
+    }
+    let outcome = tokio::select! {
+        name = signals.next() => {
+            tracing::info!(signal = name, drain = ?settings.drain_timeout, "shutting down");
+            Ok(())
+        }
+        Some(error) = failure.recv() => Err(error),
+    };
+    tokio::select! {
+        () = server.shut_down(settings.drain_timeout) => {}
+        name = signals.next() => {
+            tracing::warn!(signal = name, "ending at once");
+            std::process::exit(130);
+        }
+    }
+    let _ = http.await;
+    tracing::info!("bye");
+    outcome
+}
+
+fn build(settings: &Settings) -> Result<Server, String> {
+    let store = forrst_stores::open(&settings.store).map_err(|error| error.to_string())?;
+    let limits = Limits {
+        max_ttl: settings.max_ttl,
+        max_block: settings.max_block,
+        max_body: settings.max_body,
+        max_connections: settings.max_connections,
+        ..Limits::default()
+    };
+    let mut builder = Server::builder().store(store).limits(limits);
+    if let Some(node) = &settings.node {
+        builder = builder.node(node);
+    }
+    if settings.demo {
+        builder = demo::register(builder);
+    }
+    builder.build().map_err(|error| error.to_string())
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, String> {
+        let listen = |kind| signal(kind).map_err(|error| format!("cannot mind signals: {error}"));
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+/// What somebody who has just started the server wants to know.
+fn print_banner(server: &Server, settings: &Settings, listener: &TcpListener) {
+    let address = listener
+        .local_addr()
+        .map_or_else(|_| settings.listen.clone(), |address| address.to_string());
+    println!("forrst {} · {}", env!("CARGO_PKG_VERSION"), server.node());
+    println!("  http   http://{address}/forrst   (JSON-RPC and WebSocket: /rpc)");
+    if let Some(path) = &settings.unix {
+        println!("  unix   {}", path.display());
+    }
+    let capabilities = server.locks().store().capabilities();
+    let lasts = if capabilities.durable {
+        "durable"
+    } else {
+        "locks end with the server"
+    };
+    println!("  store  {} ({lasts})", settings.store);
+    match server.functions() {
+        functions if functions.is_empty() => {
+            println!("  functions  only those for locks, health and discovery (--demo adds some)");
+        }
+        functions => println!("  functions  {}", functions.join(", ")),
+    }
+    println!("\nTry it:\n");
+    println!(
+        "  curl -s http://{address}/forrst -H 'content-type: application/json' -d '{}'\n",
+        example(settings.demo)
+    );
+}
+
+fn example(demo: bool) -> &'static str {
+    if demo {
+        r#"{"protocol":{"name":"forrst","version":"0.1.0"},"id":"req_001","call":{"function":"payments.charge","arguments":{"user_id":"user_123","amount":100}},"extensions":[{"urn":"urn:forrst:ext:atomicLock","options":{"key":"user:123","ttl":{"value":30,"unit":"second"}}}]}"#
+    } else {
+        r#"{"protocol":{"name":"forrst","version":"0.1.0"},"id":"req_001","call":{"function":"urn:cline:forrst:ext:atomic-lock:fn:acquire","arguments":{"key":"user:123","ttl":{"value":30,"unit":"second"}}}}"#
+    }
+}
+
+/// Log lines go to stderr; `RUST_LOG` chooses which.
+fn start_log(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Json => lines.json().init(),
+    }
+}

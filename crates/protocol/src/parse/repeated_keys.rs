@@ -1,0 +1,200 @@
+//! Objects that have the same key twice.
+//!
+//! `{"amount": 1, "amount": 100}` is JSON, and what it means depends on who reads it: a proxy that checks the first
+//! amount and a function that charges the second make a hole between them.
+
+use std::borrow::Cow;
+
+use super::members::unescape;
+use super::path::Path;
+use super::problems::{Excerpt, Problems};
+use super::structure::{Token, Tokens};
+use crate::{ErrorCode, ErrorObject, Pointer};
+
+/// The longest pointer that is answered: a key of half a megabyte must not stand in every error below it.
+const MAX_POINTER_BYTES: usize = 512;
+
+/// The search for them, which keeps its memory from one object to the next.
+#[derive(Default)]
+pub(super) struct RepeatedKeys<'a> {
+    levels: Vec<Level<'a>>,
+    keys: Vec<Cow<'a, str>>,
+}
+
+impl<'a> RepeatedKeys<'a> {
+    /// Notes every key that stands more than once in one object, at any depth of the given one.
+    pub(super) fn note(&mut self, object: &'a str, path: Path<'_>, problems: &mut Problems) {
+        let mut walk = Walk {
+            path,
+            problems,
+            levels: &mut self.levels,
+            keys: &mut self.keys,
+        };
+        for token in Tokens::of(object) {
+            walk.take(token);
+        }
+    }
+}
+
+struct Walk<'a, 'p> {
+    path: Path<'p>,
+    problems: &'p mut Problems,
+    levels: &'p mut Vec<Level<'a>>,
+    /// The keys of all objects that are open, those of the innermost last.
+    keys: &'p mut Vec<Cow<'a, str>>,
+}
+
+/// An object or array that is open, and how far into it the walk is.
+enum Level<'a> {
+    Object {
+        first_key: usize,
+        /// With its quotes; none where the next string is a key.
+        key: Option<&'a str>,
+    },
+    Array {
+        index: usize,
+    },
+}
+
+impl<'a> Walk<'a, '_> {
+    fn take(&mut self, token: Token<'a>) {
+        match (token, self.levels.last_mut()) {
+            (Token::OpenObject(_), _) => self.levels.push(Level::Object {
+                first_key: self.keys.len(),
+                key: None,
+            }),
+            (Token::OpenArray(_), _) => self.levels.push(Level::Array { index: 0 }),
+            (Token::Comma, Some(Level::Object { key, .. })) => *key = None,
+            (Token::Comma, Some(Level::Array { index })) => *index += 1,
+            (Token::Text(text), Some(Level::Object { key, .. })) if key.is_none() => {
+                *key = Some(text);
+                match unescape(text) {
+                    Some(text) => self.keys.push(text),
+                    None => self.note_key_that_is_no_unicode(),
+                }
+            }
+            (Token::Close, _) => {
+                if let Some(Level::Object { first_key, .. }) = self.levels.pop() {
+                    self.compare_keys(first_key);
+                }
+            }
+            (Token::Text(_), _) | (Token::Comma, None) => {}
+        }
+    }
+
+    /// Sorting brings equal keys together without a table, and its cost has no worst case that a sender could aim at.
+    fn compare_keys(&mut self, first_key: usize) {
+        let keys = &mut self.keys[first_key..];
+        keys.sort_unstable_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+        for same in keys.chunk_by(|a, b| a == b).filter(|same| same.len() > 1) {
+            let key = &same[0];
+            self.problems.note(|| {
+                let message = format!("The key {} stands there more than once", Excerpt(key));
+                let pointer = pointer(self.path, self.levels, Some(key));
+                ErrorObject::new(ErrorCode::InvalidRequest, message).at(pointer)
+            });
+        }
+        self.keys.truncate(first_key);
+    }
+
+    /// Readers make the same replacement character out of different broken keys, or fail, or keep them apart.
+    fn note_key_that_is_no_unicode(&mut self) {
+        let around = self
+            .levels
+            .split_last()
+            .map_or(&[][..], |(_, around)| around);
+        self.problems.note(|| {
+            let message =
+                "A key has an escape that is half of a surrogate pair, which is no Unicode";
+            let pointer = pointer(self.path, around, None);
+            ErrorObject::new(ErrorCode::InvalidRequest, message).at(pointer)
+        });
+    }
+}
+
+/// The pointer to a key of the innermost open object; where that is too long, to the closest place around it that is not.
+fn pointer(path: Path<'_>, levels: &[Level<'_>], key: Option<&str>) -> Pointer {
+    let mut pointer = path.to_pointer();
+    let steps = levels.iter().map(|level| match level {
+        Level::Object { key, .. } => Step::Key(key.and_then(unescape).unwrap_or_default()),
+        Level::Array { index } => Step::Index(*index),
+    });
+    for step in steps.chain(key.map(|key| Step::Key(key.into()))) {
+        let longer = match step {
+            Step::Key(key) if pointer.as_str().len() + key.len() >= MAX_POINTER_BYTES => break,
+            Step::Key(key) => pointer.clone().key(&key),
+            Step::Index(index) => pointer.clone().index(index),
+        };
+        if longer.as_str().len() > MAX_POINTER_BYTES {
+            break;
+        }
+        pointer = longer;
+    }
+    pointer
+}
+
+enum Step<'a> {
+    Key(Cow<'a, str>),
+    Index(usize),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pointers(object: &str) -> Vec<String> {
+        let mut problems = Problems::default();
+        RepeatedKeys::default().note(object, Path::Root, &mut problems);
+        let errors = problems.into_errors().into_iter().flatten();
+        errors
+            .map(|error| match error.source {
+                Some(crate::Source::Pointer(pointer)) => pointer.to_string(),
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn keys_are_compared_with_those_of_their_own_object_only() {
+        for object in [
+            "{}",
+            r#"{"a": 1}"#,
+            r#"{"a": "a", "b": "a", "c": ["a", "a"]}"#,
+            r#"{"a": {"a": {"a": {}}}, "b": [{"a": 1}, {"a": 1}]}"#,
+            r#"{"a": {"b": 1}, "b": {"a": 1}}"#,
+            r#"{"a": 1, "A": 2, "": 3, " ": 4}"#,
+        ] {
+            assert!(pointers(object).is_empty(), "{object}");
+        }
+    }
+
+    #[test]
+    fn each_repeated_key_is_noted_once_with_its_place() {
+        assert_eq!(pointers(r#"{"a": 1, "a": 2, "a": 3}"#), ["/a"]);
+        assert_eq!(pointers(r#"{"": 1, "": 2}"#), ["/"]);
+        assert_eq!(
+            pointers(
+                r#"{"x": [1, [], {"~": {"b": 0, "b": 0}}], "y": {"c": {}, "c": [{}]}, "x": 0}"#
+            ),
+            ["/x/2/~0/b", "/y/c", "/x"]
+        );
+    }
+
+    #[test]
+    fn keys_behind_a_repeated_one_are_still_compared() {
+        assert_eq!(
+            pointers(r#"{"a": {"b": 1, "b": 2}, "c": 1, "c": 2}"#),
+            ["/a/b", "/c"]
+        );
+    }
+
+    #[test]
+    fn a_pointer_that_would_be_too_long_ends_at_the_last_place_that_fits() {
+        let long = "k".repeat(300);
+        let object = format!(r#"{{"{long}": {{"{long}": {{"a": 1, "a": 2}}}}}}"#);
+        assert_eq!(pointers(&object), [format!("/{long}")]);
+        let slashes = "/".repeat(300);
+        let object = format!(r#"{{"{slashes}": 1, "{slashes}": 2}}"#);
+        assert_eq!(pointers(&object), [""]);
+    }
+}

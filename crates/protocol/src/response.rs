@@ -1,0 +1,236 @@
+//! What a server answers.
+
+mod wire;
+
+use serde::Serialize;
+use serde::ser::{SerializeStruct, Serializer};
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::version::Protocol;
+use crate::{Errors, PROTOCOL_VERSION, RawObject, RequestId, Urn, Version};
+
+pub use wire::InvalidResponse;
+
+/// The answer to a request: a result, or at least one error, and never both.
+///
+/// ```
+/// use forrst_protocol::{ErrorCode, ErrorObject, Response};
+///
+/// let failed = Response::failure(None, ErrorObject::new(ErrorCode::Unavailable, "Shutting down"));
+/// assert_eq!(failed.http_status(), 503);
+///
+/// let read = Response::parse(&serde_json::to_vec(&failed)?)?;
+/// assert_eq!(read.result().unwrap_err(), failed.result().unwrap_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Response {
+    protocol: Version,
+    id: Option<RequestId>,
+    outcome: Result<Box<RawValue>, Errors>,
+    extensions: Vec<ExtensionData>,
+    node: Option<String>,
+}
+
+/// What an extension has to say about a request.
+#[derive(Debug, Clone)]
+pub struct ExtensionData {
+    urn: Urn,
+    data: RawObject<'static>,
+}
+
+impl ExtensionData {
+    /// Which extension, by the name that the request used for it.
+    pub fn urn(&self) -> &Urn {
+        &self.urn
+    }
+
+    /// What it says.
+    pub fn data(&self) -> &RawObject<'static> {
+        &self.data
+    }
+}
+
+impl Response {
+    /// The answer of a function that returned. Fails only where the value cannot be written as JSON.
+    pub fn success<T: Serialize + ?Sized>(
+        id: RequestId,
+        result: &T,
+    ) -> Result<Self, serde_json::Error> {
+        Ok(Self::success_raw(id, to_raw_value(result)?))
+    }
+
+    /// The answer of a function whose result is written already.
+    pub fn success_raw(id: RequestId, result: Box<RawValue>) -> Self {
+        Self::from_outcome(Some(id), Ok(result))
+    }
+
+    /// The answer to a request that failed; its id where it could be read.
+    pub fn failure(id: Option<RequestId>, errors: impl Into<Errors>) -> Self {
+        Self::from_outcome(id, Err(errors.into()))
+    }
+
+    fn from_outcome(id: Option<RequestId>, outcome: Result<Box<RawValue>, Errors>) -> Self {
+        Self {
+            protocol: PROTOCOL_VERSION.clone(),
+            id,
+            outcome,
+            extensions: Vec::new(),
+            node: None,
+        }
+    }
+
+    /// Reads the answer from the body of a message.
+    pub fn parse(body: &[u8]) -> Result<Self, InvalidResponse> {
+        wire::response(body)
+    }
+
+    /// Adds what an extension has to say.
+    #[must_use]
+    pub fn with_extension(mut self, urn: Urn, data: RawObject<'static>) -> Self {
+        self.extensions.push(ExtensionData { urn, data });
+        self
+    }
+
+    /// Says which node answered.
+    #[must_use]
+    pub fn with_node(mut self, node: impl Into<String>) -> Self {
+        self.node = Some(node.into());
+        self
+    }
+
+    /// The version of the protocol that the answer speaks.
+    pub fn protocol_version(&self) -> &Version {
+        &self.protocol
+    }
+
+    /// The id of the request, unless it could not be read.
+    pub fn id(&self) -> Option<&RequestId> {
+        self.id.as_ref()
+    }
+
+    /// The result as JSON text, or what went wrong.
+    pub fn result(&self) -> Result<&RawValue, &Errors> {
+        self.outcome.as_deref()
+    }
+
+    /// The result as JSON text, or what went wrong, for keeping.
+    pub fn into_result(self) -> Result<Box<RawValue>, Errors> {
+        self.outcome
+    }
+
+    /// What the extensions have to say.
+    pub fn extensions(&self) -> &[ExtensionData] {
+        &self.extensions
+    }
+
+    /// What the extension of that name has to say.
+    pub fn extension(&self, urn: &str) -> Option<&RawObject<'static>> {
+        self.extensions
+            .iter()
+            .find(|extension| extension.urn.as_str() == urn)
+            .map(ExtensionData::data)
+    }
+
+    /// The node that answered, if it said so.
+    pub fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// The HTTP status that belongs to this answer.
+    pub fn http_status(&self) -> u16 {
+        match &self.outcome {
+            Ok(_) => 200,
+            Err(errors) => errors.http_status(),
+        }
+    }
+}
+
+impl Serialize for Response {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut response = serializer.serialize_struct("Response", 6)?;
+        response.serialize_field("protocol", &Protocol(&self.protocol))?;
+        response.serialize_field("id", &self.id)?;
+        match &self.outcome {
+            Ok(result) => response.serialize_field("result", result)?,
+            Err(errors) => {
+                response.serialize_field("result", &())?;
+                response.serialize_field("errors", errors)?;
+            }
+        }
+        if !self.extensions.is_empty() {
+            response.serialize_field("extensions", &self.extensions)?;
+        }
+        if let Some(node) = &self.node {
+            response.serialize_field("meta", &Meta { node })?;
+        }
+        response.end()
+    }
+}
+
+#[derive(Serialize)]
+struct Meta<'a> {
+    node: &'a str,
+}
+
+impl Serialize for ExtensionData {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut extension = serializer.serialize_struct("ExtensionData", 2)?;
+        extension.serialize_field("urn", &self.urn)?;
+        extension.serialize_field("data", &self.data)?;
+        extension.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ErrorCode, ErrorObject};
+    use serde_json::json;
+
+    fn id() -> RequestId {
+        "req_1".parse().unwrap()
+    }
+
+    #[test]
+    fn success_has_a_result_and_no_errors() {
+        let response = Response::success(id(), &json!({"a": 1})).unwrap();
+        assert_eq!(
+            serde_json::to_string(&response).unwrap(),
+            r#"{"protocol":{"name":"forrst","version":"0.1.0"},"id":"req_1","result":{"a":1}}"#
+        );
+        assert_eq!(response.http_status(), 200);
+    }
+
+    #[test]
+    fn a_function_that_returns_nothing_succeeds_with_null() {
+        let response = Response::success(id(), &()).unwrap();
+        assert_eq!(
+            serde_json::to_string(&response).unwrap(),
+            r#"{"protocol":{"name":"forrst","version":"0.1.0"},"id":"req_1","result":null}"#
+        );
+        assert_eq!(response.result().unwrap().get(), "null");
+    }
+
+    #[test]
+    fn failure_has_a_null_result_and_all_parts_in_their_order() {
+        let urn: Urn = "urn:forrst:ext:atomicLock".parse().unwrap();
+        let data = RawObject::from_serialize(&json!({"acquired": false})).unwrap();
+        let response = Response::failure(
+            None,
+            ErrorObject::new(ErrorCode::LockTimeout, "Lock acquisition timed out"),
+        )
+        .with_extension(urn, data)
+        .with_node("node-1");
+        assert_eq!(
+            serde_json::to_string(&response).unwrap(),
+            concat!(
+                r#"{"protocol":{"name":"forrst","version":"0.1.0"},"id":null,"result":null,"#,
+                r#""errors":[{"code":"LOCK_TIMEOUT","message":"Lock acquisition timed out"}],"#,
+                r#""extensions":[{"urn":"urn:forrst:ext:atomicLock","data":{"acquired":false}}],"#,
+                r#""meta":{"node":"node-1"}}"#
+            )
+        );
+        assert_eq!(response.http_status(), 423);
+    }
+}

@@ -1,0 +1,117 @@
+//! What a function knows about the call it serves.
+
+use std::sync::Arc;
+
+use forrst_lock::{Fence, Lease, LossNotice};
+use forrst_protocol::{FunctionName, RawObject, RequestId, Version};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::extension::{Deadline, Trace};
+use crate::server::Shared;
+
+/// What a function is given besides its arguments. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Context {
+    pub(crate) server: Arc<Shared>,
+    pub(crate) call: Arc<CallInfo>,
+    pub(crate) deadline: Option<Arc<Deadline>>,
+    pub(crate) trace: Option<Arc<Trace>>,
+    pub(crate) lease: Option<HeldLease>,
+    pub(crate) cancellation: CancellationToken,
+    /// Whether a task of its own runs the call already, so that the caller may hang up.
+    pub(crate) is_detached: bool,
+}
+
+/// What is the same for the whole call.
+#[derive(Debug)]
+pub(crate) struct CallInfo {
+    pub(crate) id: RequestId,
+    pub(crate) function: FunctionName,
+    pub(crate) version: Version,
+    pub(crate) context: Option<RawObject<'static>>,
+    pub(crate) received: Instant,
+}
+
+impl Context {
+    /// The id of the request.
+    pub fn request_id(&self) -> &RequestId {
+        &self.call.id
+    }
+
+    /// The function that was called.
+    pub fn function(&self) -> &FunctionName {
+        &self.call.function
+    }
+
+    /// The version of it that runs.
+    pub fn version(&self) -> &Version {
+        &self.call.version
+    }
+
+    /// What the caller sent as `context`, unchanged.
+    pub fn caller_context(&self) -> Option<&RawObject<'static>> {
+        self.call.context.as_ref()
+    }
+
+    /// How long the function may still take; none when the caller set no deadline.
+    pub fn remaining(&self) -> Option<std::time::Duration> {
+        let deadline = self.deadline.as_ref()?;
+        Some(deadline.at().saturating_duration_since(Instant::now()))
+    }
+
+    /// Cancelled when the function has to end: at its deadline, or when the server cannot wait for it any longer.
+    ///
+    /// The function itself is dropped then. What it has spawned is told by this.
+    pub fn cancellation(&self) -> &CancellationToken {
+        &self.cancellation
+    }
+
+    /// The lock that the call holds, when the caller asked for one.
+    pub fn lease(&self) -> Option<&HeldLease> {
+        self.lease.as_ref()
+    }
+
+    /// The trace that the call is part of, to be passed on in calls to others.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_deref()
+    }
+}
+
+/// The lock that is held while the function runs.
+#[derive(Debug, Clone)]
+pub struct HeldLease {
+    lease: Lease,
+    loss: LossNotice,
+}
+
+impl HeldLease {
+    pub(crate) fn new(lease: Lease, loss: LossNotice) -> Self {
+        Self { lease, loss }
+    }
+
+    /// What the protected resource compares: it refuses whoever comes with a smaller one than it has seen.
+    pub fn fence(&self) -> Fence {
+        self.lease.fence
+    }
+
+    /// The token that releases the lock.
+    pub fn owner(&self) -> &str {
+        self.lease.owner.as_str()
+    }
+
+    /// The full key of the lock.
+    pub fn key(&self) -> &str {
+        self.lease.name.as_str()
+    }
+
+    /// Returns when the lease is over and somebody else may hold the lock. The function is not stopped by that.
+    pub async fn lost(&self) {
+        self.loss.lost().await;
+    }
+
+    /// Whether the lease is over.
+    pub fn is_lost(&self) -> bool {
+        self.loss.is_lost()
+    }
+}

@@ -1,0 +1,148 @@
+//! `deadline`: the call ends when its caller stops caring.
+
+use std::sync::Arc;
+use std::time::Duration as StdDuration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use forrst_protocol::{Duration, ErrorCode, ErrorObject, Errors, Urn};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::{Around, Extension, ExtensionCall, Next, Outcome};
+use crate::Context;
+use crate::fields::Fields;
+
+/// How long after its deadline a call that does not react is still waited for.
+const GRACE: StdDuration = StdDuration::from_millis(250);
+/// A deadline further away than this is as good as none, and would overflow a clock.
+const FAR_AWAY: StdDuration = StdDuration::from_secs(365 * 24 * 60 * 60);
+
+pub(crate) struct DeadlineExtension;
+
+impl Extension for DeadlineExtension {
+    fn urn(&self) -> &'static str {
+        "urn:forrst:ext:deadline"
+    }
+
+    fn alias(&self) -> Option<&str> {
+        Some("urn:cline:forrst:ext:deadline")
+    }
+
+    fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors> {
+        let at = call.pointer.clone().key("options");
+        let limit = read(Fields::read(call.options, at))?;
+        Ok(Box::new(Run {
+            urn: call.urn.clone(),
+            limit,
+        }))
+    }
+}
+
+/// What the caller asked for.
+enum Limit {
+    After(Duration, StdDuration),
+    At(String, DateTime<Utc>),
+}
+
+fn read(mut fields: Fields) -> Result<Limit, Errors> {
+    let is_absolute = fields.peek("unit").and_then(Value::as_str) == Some("iso8601");
+    let limit = if is_absolute {
+        fields.optional("unit", |_| Ok(()));
+        let timestamp = fields.required("value", |value| {
+            let text = value.as_str();
+            let parsed = text.and_then(|text| DateTime::parse_from_rfc3339(text).ok());
+            let expected = "must be a timestamp such as `2026-01-31T12:00:00Z`";
+            let parsed = parsed.ok_or(expected)?.with_timezone(&Utc);
+            Ok((text.unwrap_or_default().to_owned(), parsed))
+        });
+        timestamp.map(|(text, at)| Limit::At(text, at))
+    } else {
+        let duration = fields.duration();
+        duration.map(|(duration, std)| Limit::After(duration, std))
+    };
+    fields.finish_with(limit)
+}
+
+/// When a call has to end.
+#[derive(Debug)]
+pub struct Deadline {
+    specified: Value,
+    received: Instant,
+    at: Instant,
+}
+
+impl Deadline {
+    fn new(limit: &Limit, received: Instant) -> Self {
+        let (specified, left) = match limit {
+            Limit::After(duration, std) => (json!(duration), *std),
+            Limit::At(text, at) => {
+                let left = (*at - Utc::now()).to_std().unwrap_or_default();
+                let left = left + received.elapsed();
+                (json!({"value": text, "unit": "iso8601"}), left)
+            }
+        };
+        Self {
+            specified,
+            received,
+            at: received + left.min(FAR_AWAY),
+        }
+    }
+
+    pub(crate) fn at(&self) -> Instant {
+        self.at
+    }
+
+    /// Waits for it, and says so.
+    pub(crate) async fn passed(&self) -> ErrorObject {
+        sleep_until(self.at).await;
+        self.error()
+    }
+
+    fn error(&self) -> ErrorObject {
+        ErrorObject::new(ErrorCode::DeadlineExceeded, "The deadline has passed")
+            .with_detail("deadline", self.specified.clone())
+            .with_detail("elapsed", json!(millis(self.received.elapsed())))
+    }
+
+    fn data(&self) -> Value {
+        let elapsed = self.received.elapsed();
+        let whole = self.at - self.received;
+        let used = if whole.is_zero() {
+            1.0
+        } else {
+            (elapsed.as_secs_f64() / whole.as_secs_f64()).min(1.0)
+        };
+        json!({
+            "specified": self.specified,
+            "elapsed": millis(elapsed),
+            "remaining": millis(whole.saturating_sub(elapsed)),
+            "utilization": (used * 1000.0).round() / 1000.0,
+        })
+    }
+}
+
+pub(crate) fn millis(time: StdDuration) -> Duration {
+    Duration::millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
+struct Run {
+    urn: Urn,
+    limit: Limit,
+}
+
+#[async_trait]
+impl Around for Run {
+    async fn run(self: Box<Self>, mut context: Context, next: Next) -> Outcome {
+        let deadline = Arc::new(Deadline::new(&self.limit, context.call.received));
+        context.deadline = Some(deadline.clone());
+        let outcome = if deadline.at <= Instant::now() {
+            Outcome::failure(deadline.error())
+        } else {
+            // The wait and the function mind the deadline themselves; this is for one that blocks its thread.
+            let outcome = timeout_at(deadline.at + GRACE, next.run(context)).await;
+            outcome.unwrap_or_else(|_| Outcome::failure(deadline.error()))
+        };
+        outcome.with_data(self.urn, &deadline.data())
+    }
+}

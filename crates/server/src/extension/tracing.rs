@@ -1,0 +1,172 @@
+//! `tracing`: the call is part of a trace that spans services.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use forrst_protocol::{Errors, Urn};
+use serde_json::{Map, Value, json};
+use tracing::Instrument;
+
+use super::deadline::millis;
+use super::{Around, Extension, ExtensionCall, Next, Outcome};
+use crate::Context;
+use crate::fields::{Fields, text};
+
+pub(crate) struct Tracing;
+
+impl Tracing {
+    pub(crate) const URN: &'static str = "urn:forrst:ext:tracing";
+}
+
+impl Extension for Tracing {
+    fn urn(&self) -> &str {
+        Self::URN
+    }
+
+    fn alias(&self) -> Option<&str> {
+        Some("urn:cline:forrst:ext:tracing")
+    }
+
+    fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors> {
+        let from_header = call.traceparent.and_then(Trace::from_traceparent);
+        let trace = match (call.options, from_header) {
+            (None, Some(trace)) => trace,
+            (options, _) => {
+                let at = call.pointer.clone().key("options");
+                Trace::read(Fields::read(options, at))?
+            }
+        };
+        Ok(Box::new(Run {
+            urn: call.urn.clone(),
+            trace,
+        }))
+    }
+}
+
+/// A place in a trace: what a function passes on in calls to others.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trace {
+    /// The trace.
+    pub trace_id: String,
+    /// This call.
+    pub span_id: String,
+    /// The call that made this call.
+    pub parent_span_id: Option<String>,
+    /// What travels along.
+    pub baggage: Map<String, Value>,
+}
+
+impl Trace {
+    fn read(mut fields: Fields) -> Result<Self, Errors> {
+        let named = |value: &Value| match text(value)? {
+            text if text.is_empty() => Err("must not be empty".to_owned()),
+            text => Ok(text),
+        };
+        let trace_id = fields.required("trace_id", named);
+        let caller = fields.required("span_id", named);
+        fields.optional("parent_span_id", named);
+        let baggage = fields.optional("baggage", |value| {
+            Ok(value.as_object().cloned().ok_or("must be an object")?)
+        });
+        fields.finish_open()?;
+        Ok(Self {
+            trace_id: trace_id.unwrap_or_default(),
+            span_id: fresh_span_id(),
+            parent_span_id: caller,
+            baggage: baggage.unwrap_or_default(),
+        })
+    }
+
+    /// Reads a W3C `traceparent`, `00-<32 hex>-<16 hex>-<2 hex>`; none when it is not one.
+    pub(crate) fn from_traceparent(header: &str) -> Option<Self> {
+        let parts: Vec<&str> = header.trim().split('-').collect();
+        let [version, trace_id, parent, flags, ..] = parts[..] else {
+            return None;
+        };
+        let is_hex = |text: &str, length: usize| {
+            text.len() == length
+                && text
+                    .bytes()
+                    .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+        };
+        let is_zero = |text: &str| text.bytes().all(|b| b == b'0');
+        let is_known = version != "ff" && (parts.len() == 4 || version != "00");
+        let is_valid = is_known
+            && is_hex(version, 2)
+            && is_hex(trace_id, 32)
+            && is_hex(parent, 16)
+            && is_hex(flags, 2)
+            && !is_zero(trace_id)
+            && !is_zero(parent);
+        is_valid.then(|| Self {
+            trace_id: trace_id.to_owned(),
+            span_id: fresh_span_id(),
+            parent_span_id: Some(parent.to_owned()),
+            baggage: Map::new(),
+        })
+    }
+}
+
+/// Sixteen hexadecimal digits, as in W3C trace context.
+fn fresh_span_id() -> String {
+    format!("{:016x}", uuid::Uuid::new_v4().as_u64_pair().1)
+}
+
+struct Run {
+    urn: Urn,
+    trace: Trace,
+}
+
+#[async_trait]
+impl Around for Run {
+    async fn run(self: Box<Self>, mut context: Context, next: Next) -> Outcome {
+        let Self { urn, trace } = *self;
+        let received = context.call.received;
+        let span = tracing::info_span!(
+            "call",
+            function = %context.function(),
+            trace_id = %trace.trace_id,
+            span_id = %trace.span_id,
+            parent_span_id = trace.parent_span_id,
+        );
+        let trace = Arc::new(trace);
+        context.trace = Some(trace.clone());
+        let outcome = next.run(context).instrument(span).await;
+        outcome.with_data(
+            urn,
+            &json!({
+                "trace_id": trace.trace_id,
+                "span_id": trace.span_id,
+                "duration": millis(received.elapsed()),
+            }),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_traceparent_is_read_strictly() {
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let trace = Trace::from_traceparent(good).unwrap();
+        assert_eq!(trace.trace_id, "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert_eq!(trace.parent_span_id.as_deref(), Some("00f067aa0ba902b7"));
+        assert_eq!(trace.span_id.len(), 16);
+        let future = "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more";
+        assert!(Trace::from_traceparent(future).is_some());
+        for bad in [
+            "",
+            "00",
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
+        ] {
+            assert_eq!(Trace::from_traceparent(bad), None, "{bad}");
+        }
+    }
+}

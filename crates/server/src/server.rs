@@ -1,0 +1,353 @@
+//! The server: what it is made of, and the way of one request through it.
+
+mod builder;
+mod shutdown;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forrst_lock::LockService;
+use forrst_protocol::{
+    DEFAULT_MAX_BODY_BYTES, ErrorCode, ErrorObject, Errors, Pointer, Request, Response, Urn,
+    Version,
+};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+pub use self::builder::{BuildError, ServerBuilder};
+use crate::Context;
+use crate::context::CallInfo;
+use crate::error::internal_error;
+use crate::extension::{Around, End, Extension, ExtensionCall, Next, Outcome, Trace, Tracing};
+use crate::registry::{Registered, Registry};
+
+/// What a server allows at most.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// The longest ttl of a lock.
+    pub max_ttl: Duration,
+    /// The longest that a caller may wait for a lock.
+    pub max_block: Duration,
+    /// The largest body of a request, in bytes.
+    pub max_body: usize,
+    /// How many connections may be open at once.
+    pub max_connections: usize,
+    /// How many requests may be under way at once on one WebSocket or unix socket.
+    pub max_in_flight: usize,
+    /// How long a client may take to send the head of a request, or to stay silent between two.
+    pub idle_timeout: Duration,
+    /// How long a client may take to send the body of a request.
+    pub body_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_ttl: Duration::from_secs(24 * 60 * 60),
+            max_block: Duration::from_secs(5 * 60),
+            max_body: DEFAULT_MAX_BODY_BYTES,
+            max_connections: 10_000,
+            max_in_flight: 1_000,
+            idle_timeout: Duration::from_secs(60),
+            body_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A Forrst server. Cheap to clone: all clones are one server.
+#[derive(Debug, Clone)]
+pub struct Server {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What every request can reach.
+pub(crate) struct Shared {
+    pub(crate) service: String,
+    pub(crate) node: String,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) locks: LockService,
+    pub(crate) registry: Registry,
+    pub(crate) extensions: Extensions,
+    /// Calls that run in tasks of their own, and connections.
+    pub(crate) tasks: TaskTracker,
+    /// No new connections; those that are open end after the request they are at.
+    pub(crate) draining: CancellationToken,
+    /// Functions that still run are ended.
+    pub(crate) stop: CancellationToken,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("service", &self.service)
+            .field("node", &self.node)
+            .field("registry", &self.registry)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The extensions in the order in which they act, and where each name of theirs leads.
+#[derive(Default)]
+pub(crate) struct Extensions {
+    pub(crate) all: Vec<Box<dyn Extension>>,
+    by_urn: HashMap<String, usize>,
+}
+
+impl Extensions {
+    pub(crate) fn add(&mut self, extension: Box<dyn Extension>) -> Result<(), BuildError> {
+        for urn in [Some(extension.urn()), extension.alias()]
+            .into_iter()
+            .flatten()
+        {
+            if Urn::parse(urn).is_err() {
+                return Err(BuildError::ExtensionUrn(urn.to_owned()));
+            }
+            if self.by_urn.insert(urn.to_owned(), self.all.len()).is_some() {
+                return Err(BuildError::ExtensionTwice(urn.to_owned()));
+            }
+        }
+        self.all.push(extension);
+        Ok(())
+    }
+
+    pub(crate) fn find(&self, urn: &str) -> Option<usize> {
+        self.by_urn.get(urn).copied()
+    }
+}
+
+/// What comes with a request besides its body.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) received: Instant,
+    pub(crate) traceparent: Option<String>,
+}
+
+impl Origin {
+    pub(crate) fn now() -> Self {
+        Self {
+            received: Instant::now(),
+            traceparent: None,
+        }
+    }
+}
+
+impl Server {
+    /// Starts to put a server together.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder::new()
+    }
+
+    /// Answers one request, given as the bytes of its body, without any socket.
+    ///
+    /// Dropping the future is hanging up: a call that waits for a lock leaves the queue, and a function that
+    /// runs already runs to its end.
+    pub async fn handle(&self, body: &[u8]) -> Response {
+        self.answer(body, Origin::now()).await
+    }
+
+    /// The locks behind the server, for the service's own use.
+    pub fn locks(&self) -> &LockService {
+        &self.shared.locks
+    }
+
+    /// The name of this node.
+    pub fn node(&self) -> &str {
+        &self.shared.node
+    }
+
+    /// The names of all registered functions, without those of the system.
+    pub fn functions(&self) -> Vec<String> {
+        let registry = &self.shared.registry;
+        let own = registry.iter().filter(|function| !function.is_system);
+        let mut names: Vec<String> = own.map(|function| function.name.to_string()).collect();
+        names.dedup();
+        names
+    }
+
+    pub(crate) async fn answer(&self, body: &[u8], origin: Origin) -> Response {
+        let response = match Request::parse(body) {
+            Ok(request) => self.call(request, origin).await,
+            Err(rejection) => rejection.into(),
+        };
+        response.with_node(self.shared.node.clone())
+    }
+
+    /// Everything that can be wrong is found before anything is done.
+    async fn call(&self, request: Request<'_>, origin: Origin) -> Response {
+        let shared = &self.shared;
+        let mut problems = Vec::new();
+        let function = shared
+            .registry
+            .find(&request.call)
+            .map_err(|error| problems.push(error))
+            .ok();
+        let mut plan = shared.plan(&request, function, &origin, &mut problems);
+        let prepared = function.and_then(|function| {
+            (function.prepare)(&request.call.arguments)
+                .map_err(|errors| problems.extend(errors))
+                .ok()
+        });
+        let end = match (Errors::try_from(problems), prepared) {
+            (Err(_), Some(call)) => End::Call(call),
+            (problems, _) => {
+                plan.retain(Step::is_harmless);
+                End::Fail(problems.unwrap_or_else(|_| internal_error().into()))
+            }
+        };
+        plan.sort_by_key(|step| step.place);
+        let arounds = plan.into_iter().map(|step| step.around).collect();
+        let version = function.map(|function| function.version.clone());
+        let context = Context {
+            server: shared.clone(),
+            call: Arc::new(CallInfo {
+                id: request.id.clone(),
+                function: request.call.function,
+                version: version.unwrap_or(Version::new(0, 0, 0)),
+                context: request.context.map(forrst_protocol::RawObject::into_owned),
+                received: origin.received,
+            }),
+            deadline: None,
+            trace: None,
+            lease: None,
+            cancellation: shared.stop.child_token(),
+            is_detached: function.is_some_and(|function| function.is_system),
+        };
+        let (result, mut data) = Next::new(arounds, end).run(context).await.into_parts();
+        let asked: Vec<Urn> = request.extensions.into_iter().map(|e| e.urn).collect();
+        data.sort_by_key(|(urn, _)| asked.iter().position(|asked| asked == urn));
+        let response = match result {
+            Ok(result) => Response::success_raw(request.id, result),
+            Err(errors) => Response::failure(Some(request.id), errors),
+        };
+        data.into_iter().fold(response, |response, (urn, data)| {
+            response.with_extension(urn, data)
+        })
+    }
+}
+
+/// An extension that will run.
+struct Step {
+    place: usize,
+    around: Box<dyn Around>,
+}
+
+impl Step {
+    /// Whether it may run around a call that is known to fail: the first three only watch.
+    fn is_harmless(&self) -> bool {
+        self.place < builder::PLACE_OF_ATOMIC_LOCK
+    }
+}
+
+impl Shared {
+    /// Checks the extensions that a request names.
+    fn plan(
+        &self,
+        request: &Request<'_>,
+        function: Option<&Registered>,
+        origin: &Origin,
+        problems: &mut Vec<ErrorObject>,
+    ) -> Vec<Step> {
+        let mut plan: Vec<Step> = Vec::new();
+        let mut unsupported: Vec<(usize, &str)> = Vec::new();
+        let mut seen = Vec::new();
+        for (index, extension) in request.extensions.iter().enumerate() {
+            let pointer = Pointer::root().key("extensions").index(index);
+            let urn = extension.urn.as_str();
+            let Some(place) = self.extensions.find(urn) else {
+                if extension.required {
+                    unsupported.push((index, urn));
+                }
+                continue;
+            };
+            if seen.contains(&place) {
+                let message = format!("`{urn}` is asked for twice");
+                problems.push(ErrorObject::new(ErrorCode::InvalidRequest, message).at(pointer));
+                continue;
+            }
+            seen.push(place);
+            if function.is_some_and(|function| !function.takes(place)) {
+                problems.push(not_applicable(urn, request, pointer));
+                continue;
+            }
+            let call = ExtensionCall {
+                urn: &extension.urn,
+                options: extension.options.as_ref(),
+                pointer,
+                function: &request.call.function,
+                traceparent: origin.traceparent.as_deref(),
+            };
+            match self.extensions.all[place].prepare(&call) {
+                Ok(around) => plan.push(Step { place, around }),
+                Err(errors) => problems.extend(errors),
+            }
+        }
+        if let Some((first, _)) = unsupported.first() {
+            problems.push(self.not_supported(*first, &unsupported));
+        }
+        plan.extend(self.trace_of_header(request, origin, &seen));
+        plan
+    }
+
+    /// A `traceparent` header does as well as naming the extension.
+    fn trace_of_header(
+        &self,
+        request: &Request<'_>,
+        origin: &Origin,
+        seen: &[usize],
+    ) -> Option<Step> {
+        let traceparent = origin.traceparent.as_deref()?;
+        Trace::from_traceparent(traceparent)?;
+        let place = self.extensions.find(Tracing::URN)?;
+        if seen.contains(&place) {
+            return None;
+        }
+        let urn = Urn::parse(Tracing::URN).ok()?;
+        let call = ExtensionCall {
+            urn: &urn,
+            options: None,
+            pointer: Pointer::root(),
+            function: &request.call.function,
+            traceparent: Some(traceparent),
+        };
+        let around = self.extensions.all[place].prepare(&call).ok()?;
+        Some(Step { place, around })
+    }
+
+    fn not_supported(&self, first: usize, unsupported: &[(usize, &str)]) -> ErrorObject {
+        let urns: Vec<&str> = unsupported.iter().map(|(_, urn)| *urn).collect();
+        let message = format!("Extension not supported: {}", urns.join(", "));
+        let supported: Vec<&str> = self.extensions.all.iter().map(|e| e.urn()).collect();
+        ErrorObject::new(ErrorCode::ExtensionNotSupported, message)
+            .at(Pointer::root().key("extensions").index(first))
+            .with_detail("unsupported", urns)
+            .with_detail("supported", supported)
+    }
+
+    /// Runs the rest of a call in a task of its own, which a caller who hangs up does not end.
+    pub(crate) async fn detach<F, Fut>(&self, mut context: Context, work: F) -> Outcome
+    where
+        F: FnOnce(Context) -> Fut,
+        Fut: Future<Output = Outcome> + Send + 'static,
+    {
+        if context.is_detached {
+            return work(context).await;
+        }
+        context.is_detached = true;
+        let task = self.tasks.spawn(work(context).in_current_span());
+        let outcome = task.await;
+        outcome.unwrap_or_else(|_| Outcome::failure(internal_error()))
+    }
+}
+
+fn not_applicable(urn: &str, request: &Request<'_>, pointer: Pointer) -> ErrorObject {
+    let function = request.call.function.as_str();
+    let message = format!("`{urn}` cannot be used with `{function}`");
+    ErrorObject::new(ErrorCode::ExtensionNotApplicable, message)
+        .at(pointer)
+        .with_detail("extension", urn)
+        .with_detail("function", function)
+}

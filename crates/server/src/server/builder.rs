@@ -1,0 +1,182 @@
+//! Puts a server together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forrst_lock::{Config, LockService, LockStore};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Extensions, Limits, Server, Shared};
+use crate::extension::{AtomicLock, DeadlineExtension, Extension, Retry, Tracing};
+use crate::registry::{RegisterError, Registered, Registry};
+use crate::{Context, Function, FunctionError, system};
+
+/// Where `atomicLock` stands among the extensions; those before it only watch.
+pub(super) const PLACE_OF_ATOMIC_LOCK: usize = 3;
+
+/// Puts a [`Server`] together. Mistakes are reported by [`build`](Self::build).
+#[derive(Default)]
+pub struct ServerBuilder {
+    store: Option<Arc<dyn LockStore>>,
+    service: Option<String>,
+    node: Option<String>,
+    limits: Limits,
+    locks: Config,
+    functions: Vec<Function>,
+    extensions: Vec<Box<dyn Extension>>,
+}
+
+/// Why a server cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// Locks have to be kept somewhere.
+    #[error("a server needs a store for its locks: call `store(…)`")]
+    NoStore,
+    /// A function cannot be registered.
+    #[error(transparent)]
+    Function(#[from] RegisterError),
+    /// An extension's name is no URN.
+    #[error("an extension is called `{0}`, which is no URN")]
+    ExtensionUrn(String),
+    /// Two extensions have the same name.
+    #[error("two extensions are called `{0}`")]
+    ExtensionTwice(String),
+    /// The node's name goes into a header.
+    #[error("the node's name must be 1 to 255 visible ASCII characters")]
+    Node,
+}
+
+impl ServerBuilder {
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Where the locks are kept.
+    #[must_use]
+    pub fn store(mut self, store: Arc<dyn LockStore>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// What the service calls itself, for `capabilities`; `forrst` by default.
+    #[must_use]
+    pub fn service(mut self, name: impl Into<String>) -> Self {
+        self.service = Some(name.into());
+        self
+    }
+
+    /// What this process is called among others, for `meta.node`; random by default.
+    #[must_use]
+    pub fn node(mut self, name: impl Into<String>) -> Self {
+        self.node = Some(name.into());
+        self
+    }
+
+    /// What the server allows at most.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The longest that a caller may wait for a lock.
+    #[must_use]
+    pub fn max_block(mut self, max: Duration) -> Self {
+        self.limits.max_block = max;
+        self
+    }
+
+    /// The longest ttl of a lock.
+    #[must_use]
+    pub fn max_ttl(mut self, max: Duration) -> Self {
+        self.limits.max_ttl = max;
+        self
+    }
+
+    /// Limits and habits of the lock service.
+    #[must_use]
+    pub fn lock_config(mut self, config: Config) -> Self {
+        self.locks = config;
+        self
+    }
+
+    /// Registers an `async fn(Context, Arguments) -> Result<Output, FunctionError>`.
+    #[must_use]
+    pub fn function<A, R, F, Fut>(self, name: &str, version: &str, handler: F) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + Send + 'static,
+        R: Serialize + JsonSchema + 'static,
+        F: Fn(Context, A) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, FunctionError>> + Send + 'static,
+    {
+        self.register(Function::new(name, version, handler))
+    }
+
+    /// Registers a function with more to say about it.
+    #[must_use]
+    pub fn register(mut self, function: Function) -> Self {
+        self.functions.push(function);
+        self
+    }
+
+    /// Adds an extension; it runs inside of those that were added before.
+    #[must_use]
+    pub fn extension(mut self, extension: impl Extension) -> Self {
+        self.extensions.push(Box::new(extension));
+        self
+    }
+
+    /// Builds the server. Has to be called in a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// The first mistake that was made on the way here.
+    pub fn build(self) -> Result<Server, BuildError> {
+        let store = self.store.ok_or(BuildError::NoStore)?;
+        let node = match self.node {
+            Some(node) => node,
+            None => format!("node-{:08x}", uuid::Uuid::new_v4().as_fields().0),
+        };
+        if node.is_empty() || node.len() > 255 || !node.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(BuildError::Node);
+        }
+        let limits = Arc::new(self.limits);
+        let locks = LockService::new(store, self.locks);
+        let atomic_lock = AtomicLock {
+            locks: locks.clone(),
+            limits: limits.clone(),
+        };
+        let mut extensions = Extensions::default();
+        extensions.add(Box::new(DeadlineExtension))?;
+        extensions.add(Box::new(Tracing))?;
+        extensions.add(Box::new(Retry))?;
+        extensions.add(Box::new(atomic_lock))?;
+        for extension in self.extensions {
+            extensions.add(extension)?;
+        }
+        let mut registry = Registry::default();
+        for function in system::functions(&limits) {
+            registry.add(function)?;
+        }
+        for function in self.functions {
+            registry.add(Registered::new(function, |urn| extensions.find(urn))?)?;
+        }
+        Ok(Server {
+            shared: Arc::new(Shared {
+                service: self.service.unwrap_or_else(|| "forrst".to_owned()),
+                node,
+                limits,
+                locks,
+                registry,
+                extensions,
+                tasks: TaskTracker::new(),
+                draining: CancellationToken::new(),
+                stop: CancellationToken::new(),
+            }),
+        })
+    }
+}

@@ -1,0 +1,42 @@
+//! The end of a server: nobody is left hanging, and no lock behind.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::Server;
+
+/// How long functions that were ended have to give their locks back.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+impl Server {
+    /// Ends the server in order.
+    ///
+    /// No new connections are taken. Callers who wait for a lock get `UNAVAILABLE`. Functions that run have `drain` to end;
+    /// what still runs then is cancelled. Locks that are released with their function are released either way. Returns
+    /// when all is quiet.
+    pub async fn shut_down(&self, drain: Duration) {
+        let shared = &self.shared;
+        shared.draining.cancel();
+        shared.locks.close();
+        shared.tasks.close();
+        if timeout(drain, shared.tasks.wait()).await.is_err() {
+            tracing::warn!(
+                running = shared.tasks.len(),
+                "the drain timeout is over: ending what still runs"
+            );
+        }
+        shared.stop.cancel();
+        if timeout(LAST_WORDS, shared.tasks.wait()).await.is_err() {
+            tracing::error!(
+                running = shared.tasks.len(),
+                "some calls did not end in time; their locks are free at their expiry"
+            );
+        }
+    }
+
+    /// Whether the server has begun to shut down.
+    pub fn is_shutting_down(&self) -> bool {
+        self.shared.draining.is_cancelled()
+    }
+}

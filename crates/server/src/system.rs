@@ -1,0 +1,141 @@
+//! The functions that every server has: locks, health and discovery.
+
+mod acquire;
+mod capabilities;
+mod describe;
+mod extend;
+mod force_release;
+mod health;
+mod list;
+mod ping;
+mod release;
+mod schemas;
+mod status;
+
+use std::sync::Arc;
+
+use forrst_lock::{LockName, LockStatus, NotHeld, StoreError, Timestamp};
+use forrst_protocol::{ErrorCode, ErrorObject, Errors, FunctionName, RawObject, Version};
+use serde_json::value::to_raw_value;
+use serde_json::{Value, json};
+
+pub(crate) use self::describe::document;
+pub(crate) use self::health::{Health, of_store};
+use crate::Context;
+use crate::error::{arguments_pointer, internal_error, unavailable};
+use crate::fields::Fields;
+use crate::function::PreparedCall;
+use crate::registry::Registered;
+use crate::server::Limits;
+use crate::time::timestamp;
+
+/// The places of `deadline`, `tracing` and `retry`. A function about locks is not itself locked.
+const EXTENSIONS: [usize; 3] = [0, 1, 2];
+
+type Prepared = Result<PreparedCall, Errors>;
+
+/// All of them, each under its names.
+pub(crate) fn functions(limits: &Arc<Limits>) -> Vec<Registered> {
+    let lock = |name: &str| format!("urn:cline:forrst:ext:atomic-lock:fn:{name}");
+    let core = |name: &str| format!("urn:cline:forrst:fn:{name}");
+    let discovery = |name: &str| format!("urn:cline:forrst:ext:discovery:fn:{name}");
+    let for_acquire = limits.clone();
+    let for_extend = limits.clone();
+    let acquire = move |arguments: &RawObject<'_>| acquire::prepare(arguments, &for_acquire);
+    let extend = move |arguments: &RawObject<'_>| extend::prepare(arguments, &for_extend);
+    [
+        system(&lock("release"), release::prepare),
+        system(&lock("force-release"), force_release::prepare),
+        system(&lock("status"), status::prepare),
+        system(&lock("acquire"), acquire),
+        system(&lock("extend"), extend),
+        system(&lock("list"), list::prepare),
+        system(&core("ping"), ping::prepare),
+        system(&core("health"), health::prepare),
+        system(&core("capabilities"), capabilities::prepare),
+        system(&discovery("capabilities"), capabilities::prepare),
+        system(&core("describe"), describe::prepare),
+        system(&discovery("describe"), describe::prepare),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn system(
+    name: &str,
+    prepare: impl Fn(&RawObject<'_>) -> Prepared + Send + Sync + 'static,
+) -> Option<Registered> {
+    let short = name.rsplit(':').next().unwrap_or_default();
+    let (arguments, result) = (schemas::arguments(short), schemas::result(short));
+    let summary = arguments.get("description").and_then(Value::as_str);
+    Some(Registered {
+        summary: summary.map(str::to_owned),
+        name: FunctionName::parse(name).ok()?,
+        version: Version::new(1, 0, 0),
+        errors: Vec::new(),
+        extensions: Some(EXTENSIONS.to_vec()),
+        arguments,
+        result,
+        prepare: Box::new(prepare),
+        is_system: true,
+    })
+}
+
+/// The arguments of a system function.
+fn arguments_of(raw: &RawObject<'_>) -> Fields {
+    Fields::read(Some(raw), arguments_pointer())
+}
+
+/// A call that is ready to run.
+fn call<F, Fut>(run: F) -> PreparedCall
+where
+    F: FnOnce(Context) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<Value, ErrorObject>> + Send + 'static,
+{
+    Box::new(|context| {
+        Box::pin(async move {
+            let result = run(context).await?;
+            to_raw_value(&result).map_err(|_| internal_error().into())
+        })
+    })
+}
+
+fn store_failed(error: &StoreError) -> ErrorObject {
+    tracing::error!(%error, "the lock store failed");
+    unavailable("The lock store is unavailable")
+}
+
+/// Why a lock could not be released or extended.
+fn not_held(why: NotHeld, key: &LockName) -> ErrorObject {
+    let (code, message) = match why {
+        NotHeld::NotFound => (
+            ErrorCode::LockNotFound,
+            "The lock is not held, or it has expired",
+        ),
+        NotHeld::AlreadyReleased => (
+            ErrorCode::LockAlreadyReleased,
+            "The lock was already released",
+        ),
+        NotHeld::OwnedByAnother => (
+            ErrorCode::LockOwnershipMismatch,
+            "Lock is owned by a different process",
+        ),
+    };
+    ErrorObject::new(code, message).with_detail("key", key.as_str())
+}
+
+/// A held lock as `status` and `list` show it.
+fn show(status: &LockStatus, now: Timestamp) -> Value {
+    let lease = &status.lease;
+    let left = lease.expires_at.remaining(now).as_millis();
+    json!({
+        "key": lease.name.as_str(),
+        "locked": true,
+        "owner": lease.owner.as_str(),
+        "acquired_at": timestamp(lease.acquired_at),
+        "expires_at": timestamp(lease.expires_at),
+        "ttl_remaining": u64::try_from(left.div_ceil(1000)).unwrap_or(u64::MAX),
+        "fence": lease.fence.to_string(),
+    })
+}

@@ -1,0 +1,32 @@
+//! `capabilities`: what the server speaks, runs and allows.
+
+use forrst_protocol::{Duration, FunctionName, MAX_NESTING, PROTOCOL_VERSION, RawObject};
+use serde_json::{Value, json};
+
+use super::{Prepared, arguments_of, call};
+
+pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
+    arguments_of(arguments).finish()?;
+    Ok(call(async |context| {
+        let server = &context.server;
+        let functions: Vec<&str> = server.registry.names().map(FunctionName::as_str).collect();
+        let extensions: Vec<Value> = server
+            .extensions
+            .all
+            .iter()
+            .map(|e| json!({"urn": e.urn(), "version": e.version()}))
+            .collect();
+        Ok(json!({
+            "service": server.service,
+            "protocol_versions": [PROTOCOL_VERSION.to_string()],
+            "functions": functions,
+            "extensions": extensions,
+            "limits": {
+                "max_body_bytes": server.limits.max_body,
+                "max_nesting": MAX_NESTING,
+                "max_lock_ttl": Duration::from_std(server.limits.max_ttl),
+                "max_lock_block": Duration::from_std(server.limits.max_block),
+            },
+        }))
+    }))
+}

@@ -1,0 +1,237 @@
+//! `POST /forrst`, `/rpc`, `GET /health` and `GET /ready`, as a router that can stand in any axum application.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request, State, WebSocketUpgrade};
+use axum::http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use bytes::Bytes;
+use forrst_protocol::{ErrorCode, ErrorObject};
+use http_body_util::{BodyExt, Limited};
+use serde::Serialize;
+use tokio::time::{Instant, timeout};
+
+use super::rpc::Rpc;
+use super::websocket;
+use crate::Server;
+use crate::server::Origin;
+use crate::system::{Health, of_store};
+
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-forrst-request-id");
+static DURATION: HeaderName = HeaderName::from_static("x-forrst-duration-ms");
+static NODE: HeaderName = HeaderName::from_static("x-forrst-node");
+static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// What the handlers share.
+#[derive(Clone)]
+struct App {
+    server: Server,
+    rpc: Arc<Rpc>,
+}
+
+impl Server {
+    /// The server's routes, to be served or to be mounted into an application.
+    ///
+    /// They are `/forrst`, `/rpc`, `/health` and `/ready`.
+    pub fn router(&self) -> Router {
+        let app = App {
+            server: self.clone(),
+            rpc: Arc::new(Rpc::new(self.clone())),
+        };
+        Router::new()
+            .route("/forrst", any(forrst))
+            .route("/rpc", any(rpc))
+            .route("/health", any(health))
+            .route("/ready", any(ready))
+            .with_state(app)
+    }
+}
+
+async fn forrst(State(app): State<App>, request: Request) -> Response {
+    let started = Instant::now();
+    let server = &app.server;
+    let answer = match read_post(server, request).await {
+        Ok((body, traceparent)) => {
+            let origin = Origin {
+                received: started,
+                traceparent,
+            };
+            let response = server.answer(&body, origin).await;
+            let status = StatusCode::from_u16(response.http_status());
+            (
+                status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+                response,
+            )
+        }
+        Err(refusal) => {
+            let response = forrst_protocol::Response::failure(None, refusal.error);
+            (refusal.status, response.with_node(server.node()))
+        }
+    };
+    let (status, response) = answer;
+    let mut reply = json(status, &response);
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        let only_post = HeaderValue::from_static("POST");
+        reply.headers_mut().insert(ALLOW, only_post);
+    }
+    let headers = reply.headers_mut();
+    if let Some(id) = response.id()
+        && let Ok(id) = HeaderValue::from_bytes(id.as_str().as_bytes())
+    {
+        headers.insert(REQUEST_ID.clone(), id);
+    }
+    let millis = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    headers.insert(DURATION.clone(), millis.into());
+    if let Ok(node) = HeaderValue::from_str(server.node()) {
+        headers.insert(NODE.clone(), node);
+    }
+    reply
+}
+
+async fn rpc(State(app): State<App>, request: Request) -> Response {
+    let is_upgrade = request.headers().contains_key("upgrade")
+        || (request.method() == Method::CONNECT
+            && request.version() == axum::http::Version::HTTP_2);
+    if is_upgrade {
+        let (mut parts, _) = request.into_parts();
+        let traceparent = traceparent(&parts.headers);
+        return match WebSocketUpgrade::from_request_parts(&mut parts, &()).await {
+            Ok(upgrade) => websocket::accept(upgrade, app.server, app.rpc, traceparent),
+            Err(refusal) => refusal.into_response(),
+        };
+    }
+    match read_post(&app.server, request).await {
+        Ok((body, traceparent)) => match app.rpc.answer(&body, traceparent).await {
+            Some(answer) => json_bytes(StatusCode::OK, answer.into()),
+            None => StatusCode::NO_CONTENT.into_response(),
+        },
+        Err(refusal) => {
+            let mut reply = json(refusal.status, &Rpc::refusal(&refusal.error.message));
+            if refusal.status == StatusCode::METHOD_NOT_ALLOWED {
+                let allowed = HeaderValue::from_static("POST, GET");
+                reply.headers_mut().insert(ALLOW, allowed);
+            }
+            reply
+        }
+    }
+}
+
+/// The process is there and answers.
+async fn health(request: Request) -> Response {
+    if !is_look(&request) {
+        return only_get();
+    }
+    json(StatusCode::OK, &serde_json::json!({"status": "healthy"}))
+}
+
+/// Requests can be served: the store is reachable, and the server is not about to end.
+async fn ready(State(app): State<App>, request: Request) -> Response {
+    if !is_look(&request) {
+        return only_get();
+    }
+    if app.server.is_shutting_down() {
+        let body = serde_json::json!({"status": "unhealthy", "message": "shutting down"});
+        return json(StatusCode::SERVICE_UNAVAILABLE, &body);
+    }
+    let (health, store) = of_store(app.server.locks().store().as_ref()).await;
+    let status = match health {
+        Health::Unhealthy => StatusCode::SERVICE_UNAVAILABLE,
+        Health::Healthy | Health::Degraded => StatusCode::OK,
+    };
+    json(
+        status,
+        &serde_json::json!({"status": health.as_str(), "store": store}),
+    )
+}
+
+fn is_look(request: &Request) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD)
+}
+
+fn only_get() -> Response {
+    (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET, HEAD")]).into_response()
+}
+
+/// A request that is wrong before anyone has looked into its body.
+struct Refusal {
+    status: StatusCode,
+    error: ErrorObject,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            error: ErrorObject::new(ErrorCode::InvalidRequest, message),
+        }
+    }
+}
+
+/// The body of a POST of JSON, and its `traceparent`.
+async fn read_post(server: &Server, request: Request) -> Result<(Bytes, Option<String>), Refusal> {
+    if request.method() != Method::POST {
+        let message = format!("Use POST, not {}", request.method());
+        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message));
+    }
+    let (parts, body) = request.into_parts();
+    if !is_json(&parts.headers) {
+        return Err(Refusal::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "Send `Content-Type: application/json`",
+        ));
+    }
+    let body = read_body(server, &parts.headers, body).await?;
+    Ok((body, traceparent(&parts.headers)))
+}
+
+async fn read_body(server: &Server, headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
+    let limits = &server.shared.limits;
+    let too_large = || {
+        let message = format!("The body is larger than {} bytes", limits.max_body);
+        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    };
+    let announced = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > limits.max_body) {
+        return Err(too_large());
+    }
+    let read = Limited::new(body, limits.max_body).collect();
+    match timeout(limits.body_timeout, read).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => Err(Refusal::new(StatusCode::BAD_REQUEST, "The body broke off")),
+        Err(_) => Err(Refusal::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "The body did not arrive in time",
+        )),
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let value = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let media_type = value.and_then(|value| value.split(';').next());
+    media_type.is_some_and(|media_type| media_type.trim().eq_ignore_ascii_case("application/json"))
+}
+
+fn traceparent(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(&TRACEPARENT)?;
+    Some(value.to_str().ok()?.to_owned())
+}
+
+pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    match serde_json::to_vec(body) {
+        Ok(body) => json_bytes(status, body.into()),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+fn json_bytes(status: StatusCode, body: Bytes) -> Response {
+    (status, [(CONTENT_TYPE, "application/json")], body).into_response()
+}

@@ -1,0 +1,189 @@
+//! JSON-RPC 2.0: `forrst.call` carries a Forrst request, `rpc.discover` describes the server.
+//!
+//! jsonrpsee has the methods. The frame is looked at before, because jsonrpsee takes a request whose id it cannot read for a
+//! notification, and its caller would wait for ever; and the entries of a batch run side by side.
+
+use futures_util::future::join_all;
+use jsonrpsee::core::server::Methods;
+use jsonrpsee::types::ErrorObjectOwned;
+use jsonrpsee::types::error::{
+    INVALID_PARAMS_CODE, INVALID_REQUEST_CODE, OVERSIZED_REQUEST_CODE, PARSE_ERROR_CODE,
+};
+use jsonrpsee::{Extensions, RpcModule};
+use serde::Deserialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::openrpc;
+use crate::Server;
+use crate::server::Origin;
+
+/// How many entries a batch may have.
+const MAX_BATCH: usize = 1000;
+
+pub(super) struct Rpc {
+    methods: Methods,
+}
+
+/// The `traceparent` of the HTTP request that a frame came with.
+#[derive(Clone)]
+struct Traceparent(String);
+
+impl Rpc {
+    pub(super) fn new(server: Server) -> Self {
+        let mut module = RpcModule::new(server);
+        let distinct = "the two methods have different names";
+        module
+            .register_async_method("forrst.call", async |params, server, extensions| {
+                call(params.as_str(), &server, &extensions).await
+            })
+            .expect(distinct);
+        module
+            .register_method("rpc.discover", |_, server, _| openrpc::document(server))
+            .expect(distinct);
+        Self {
+            methods: module.into(),
+        }
+    }
+
+    /// Answers a frame; none when it has only notifications, which are not run.
+    pub(super) async fn answer(&self, frame: &[u8], traceparent: Option<String>) -> Option<String> {
+        let mut methods = self.methods.clone();
+        if let Some(traceparent) = traceparent {
+            methods.extensions_mut().insert(Traceparent(traceparent));
+        }
+        let Ok(text) = std::str::from_utf8(frame) else {
+            return Some(error(
+                PARSE_ERROR_CODE,
+                "Parse error: the frame is not UTF-8",
+            ));
+        };
+        let frame: &RawValue = match serde_json::from_str(text) {
+            Ok(frame) => frame,
+            Err(why) => return Some(error(PARSE_ERROR_CODE, &format!("Parse error: {why}"))),
+        };
+        if !frame.get().starts_with('[') {
+            return answer_one(&methods, frame.get()).await;
+        }
+        let entries: Vec<&RawValue> = serde_json::from_str(frame.get()).unwrap_or_default();
+        if entries.is_empty() {
+            return Some(invalid("a batch must not be empty"));
+        }
+        if entries.len() > MAX_BATCH {
+            let message = format!("a batch may have at most {MAX_BATCH} entries");
+            return Some(error(OVERSIZED_REQUEST_CODE, &message));
+        }
+        let answers = join_all(
+            entries
+                .iter()
+                .map(|entry| answer_one(&methods, entry.get())),
+        )
+        .await;
+        let answers: Vec<String> = answers.into_iter().flatten().collect();
+        (!answers.is_empty()).then(|| format!("[{}]", answers.join(",")))
+    }
+
+    /// What is said about a request that never became a frame.
+    pub(super) fn refusal(message: &str) -> Value {
+        json!({
+            "jsonrpc": "2.0",
+            "id": null,
+            "error": {"code": INVALID_REQUEST_CODE, "message": message},
+        })
+    }
+}
+
+async fn answer_one(methods: &Methods, frame: &str) -> Option<String> {
+    match Frame::check(frame) {
+        Err(why) => Some(invalid(why)),
+        Ok(Kind::Notification) => None,
+        Ok(Kind::Request) => match methods.raw_json_request(frame, 1).await {
+            Ok((answer, _)) => Some(Box::<str>::from(answer).into()),
+            Err(why) => Some(invalid(&why.to_string())),
+        },
+    }
+}
+
+enum Kind {
+    Request,
+    Notification,
+}
+
+/// The members of a JSON-RPC request. Serde refuses one that stands twice.
+#[derive(Deserialize)]
+struct Frame<'a> {
+    jsonrpc: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    id: Option<Value>,
+    method: Option<Value>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+}
+
+/// Tells a null from a member that is missing.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
+
+impl Frame<'_> {
+    fn check(frame: &str) -> Result<Kind, &'static str> {
+        if !frame.starts_with('{') {
+            return Err("a request must be an object");
+        }
+        let frame: Frame<'_> =
+            serde_json::from_str(frame).map_err(|_| "a member stands there twice")?;
+        if frame.jsonrpc != Some(Value::from("2.0")) {
+            return Err("`jsonrpc` must be \"2.0\"");
+        }
+        if !frame.method.is_some_and(|method| method.is_string()) {
+            return Err("`method` must be a string");
+        }
+        let is_structured = |params: &RawValue| params.get().starts_with(['{', '[']);
+        if !frame.params.is_none_or(is_structured) {
+            return Err("`params` must be an object or an array");
+        }
+        match frame.id {
+            None => Ok(Kind::Notification),
+            Some(Value::String(_) | Value::Null) => Ok(Kind::Request),
+            Some(Value::Number(number)) if number.is_u64() => Ok(Kind::Request),
+            Some(_) => Err("`id` must be a string, null, or a whole number from 0 to 2^64-1"),
+        }
+    }
+}
+
+async fn call(
+    params: Option<&str>,
+    server: &Server,
+    extensions: &Extensions,
+) -> Result<Box<RawValue>, ErrorObjectOwned> {
+    let invalid = |message: &str| ErrorObjectOwned::owned(INVALID_PARAMS_CODE, message, None::<()>);
+    let expected = "Invalid params: send the Forrst request, by name or as the only element";
+    let request: &str = match params {
+        Some(params) if params.trim_start().starts_with('[') => {
+            let elements: Vec<&RawValue> =
+                serde_json::from_str(params).map_err(|_| invalid(expected))?;
+            match elements[..] {
+                [request] => request.get(),
+                _ => return Err(invalid(expected)),
+            }
+        }
+        Some(params) => params,
+        None => return Err(invalid(expected)),
+    };
+    let traceparent = extensions.get::<Traceparent>();
+    let origin = Origin {
+        received: Instant::now(),
+        traceparent: traceparent.map(|traceparent| traceparent.0.clone()),
+    };
+    let response = server.answer(request.as_bytes(), origin).await;
+    to_raw_value(&response).map_err(|_| invalid("the answer cannot be written as JSON"))
+}
+
+fn invalid(why: &str) -> String {
+    error(INVALID_REQUEST_CODE, &format!("Invalid request: {why}"))
+}
+
+fn error(code: i32, message: &str) -> String {
+    json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": message}}).to_string()
+}

@@ -1,0 +1,66 @@
+//! JSON-RPC over a WebSocket.
+
+use std::sync::Arc;
+
+use axum::extract::WebSocketUpgrade;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::StreamExt;
+
+use super::rpc::Rpc;
+use super::session::{self, Incoming, Rules};
+use crate::Server;
+
+pub(super) fn accept(
+    upgrade: WebSocketUpgrade,
+    server: Server,
+    rpc: Arc<Rpc>,
+    traceparent: Option<String>,
+) -> Response {
+    let max_body = server.shared.limits.max_body;
+    upgrade
+        .max_message_size(max_body)
+        .max_frame_size(max_body)
+        .on_upgrade(move |socket| {
+            let token = server.shared.tasks.token();
+            async move {
+                run(socket, &server, &rpc, traceparent).await;
+                drop(token);
+            }
+        })
+}
+
+async fn run(socket: WebSocket, server: &Server, rpc: &Arc<Rpc>, traceparent: Option<String>) {
+    let limits = &server.shared.limits;
+    let goodbye = CloseFrame {
+        code: close_code::AWAY,
+        reason: "the server is shutting down".into(),
+    };
+    let rules = Rules {
+        max_in_flight: limits.max_in_flight,
+        idle_timeout: limits.idle_timeout,
+        keep_alive: Some(Message::Ping(Bytes::new())),
+        goodbye: Some(Message::Close(Some(goodbye))),
+        draining: server.shared.draining.clone(),
+    };
+    let (outgoing, incoming) = socket.split();
+    let incoming = incoming
+        .take_while(|message| {
+            let goes_on = matches!(message, Ok(message) if !matches!(message, Message::Close(_)));
+            std::future::ready(goes_on)
+        })
+        .map(|message| match message {
+            Ok(Message::Text(text)) => Incoming::Request(Bytes::from(text)),
+            Ok(Message::Binary(bytes)) => Incoming::Request(bytes),
+            _ => Incoming::Other,
+        });
+    session::run(incoming, outgoing, rules, |frame: Bytes| {
+        let (rpc, traceparent) = (rpc.clone(), traceparent.clone());
+        async move {
+            let answer = rpc.answer(&frame, traceparent).await?;
+            Some(Message::Text(answer.into()))
+        }
+    })
+    .await;
+}
