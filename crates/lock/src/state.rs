@@ -32,11 +32,15 @@ pub struct State<W> {
     tombstone: Option<Tombstone>,
 }
 
-#[derive(Debug)]
-struct Holder {
-    lease: Lease,
-    attempt: Option<Attempt>,
-    ticket: Ticket,
+/// Who holds a key.
+#[derive(Debug, Clone)]
+pub struct Holder {
+    /// The lease.
+    pub lease: Lease,
+    /// The attempt that got it, which a repetition gets again.
+    pub attempt: Option<Attempt>,
+    /// The call that got it, which can be undone.
+    pub ticket: Ticket,
 }
 
 #[derive(Debug)]
@@ -46,10 +50,15 @@ struct Queued<W> {
     waiter: W,
 }
 
-#[derive(Debug)]
-struct Tombstone {
-    lease: Lease,
-    until: Timestamp,
+/// The memory of the last release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tombstone {
+    /// Whose lease was released.
+    pub owner: Owner,
+    /// Which of them.
+    pub fence: Fence,
+    /// Until when that is remembered.
+    pub until: Timestamp,
 }
 
 /// What a waiter is told, once.
@@ -386,15 +395,24 @@ impl<W> State<W> {
         }
     }
 
-    /// A key as a durable store finds it again: held, with nobody waiting.
-    pub fn held(lease: Lease, attempt: Option<Attempt>, ticket: Ticket) -> Self {
-        let mut state = Self::new(lease.name.clone());
-        state.holder = Some(Holder {
-            lease,
-            attempt,
-            ticket,
-        });
-        state
+    /// A key as a durable store finds it again, with nobody waiting.
+    pub fn restored(name: LockName, holder: Option<Holder>, tombstone: Option<Tombstone>) -> Self {
+        Self {
+            name,
+            holder,
+            queue: VecDeque::new(),
+            tombstone,
+        }
+    }
+
+    /// Who holds the key as of the last step.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.holder.as_ref()
+    }
+
+    /// The last release, if it is remembered.
+    pub fn tombstone(&self) -> Option<&Tombstone> {
+        self.tombstone.as_ref()
     }
 
     /// The lease as of the last step. It may have run out since: see [`Lease::is_live`].
@@ -407,11 +425,6 @@ impl<W> State<W> {
         self.queue.len()
     }
 
-    /// Until when the last release is remembered.
-    pub fn tombstone_until(&self) -> Option<Timestamp> {
-        self.tombstone.as_ref().map(|tombstone| tombstone.until)
-    }
-
     /// Forgets the last release before its time.
     pub fn forget_release(&mut self) {
         self.tombstone = None;
@@ -421,7 +434,10 @@ impl<W> State<W> {
     pub fn is_vacant(&self, now: Timestamp) -> bool {
         self.holder.is_none()
             && self.queue.is_empty()
-            && self.tombstone_until().is_none_or(|until| until <= now)
+            && self
+                .tombstone
+                .as_ref()
+                .is_none_or(|tombstone| tombstone.until <= now)
     }
 
     fn expire(&mut self, now: Timestamp) -> Option<Lease> {
@@ -452,7 +468,7 @@ impl<W> State<W> {
     fn grant(&mut self, claim: Claim, fence: Fence, now: Timestamp) -> Lease {
         // An owner whose new lease runs out must hear that, and not that an older one was released.
         self.tombstone
-            .take_if(|tombstone| tombstone.lease.owner == claim.owner);
+            .take_if(|tombstone| tombstone.owner == claim.owner);
         let lease = Lease {
             name: self.name.clone(),
             owner: claim.owner,
@@ -478,7 +494,11 @@ impl<W> State<W> {
             Some(holder) if holder.lease.belongs_to(owner, fence) => Ok(&mut holder.lease),
             Some(_) => Err(NotHeld::OwnedByAnother),
             None => match &self.tombstone {
-                Some(grave) if grave.until > now && grave.lease.belongs_to(owner, fence) => {
+                Some(last)
+                    if last.until > now
+                        && last.owner == *owner
+                        && fence.is_none_or(|fence| fence == last.fence) =>
+                {
                     Err(NotHeld::AlreadyReleased)
                 }
                 _ => Err(NotHeld::NotFound),
@@ -489,7 +509,8 @@ impl<W> State<W> {
     fn end_lease(&mut self, now: Timestamp) -> Option<Lease> {
         let Holder { lease, .. } = self.holder.take()?;
         self.tombstone = Some(Tombstone {
-            lease: lease.clone(),
+            owner: lease.owner.clone(),
+            fence: lease.fence,
             until: now + TOMBSTONE_TTL,
         });
         Some(lease)

@@ -148,6 +148,18 @@ pub struct ListRequest {
     pub cursor: Option<String>,
 }
 
+impl ListRequest {
+    /// The cursor of a store that uses the last name of a page as one.
+    ///
+    /// # Errors
+    ///
+    /// When the cursor is no name of a lock.
+    pub fn after(&self) -> Result<Option<LockName>, ListError> {
+        let cursor = self.cursor.as_deref().map(LockName::parse);
+        cursor.transpose().map_err(|_| ListError::BadCursor)
+    }
+}
+
 /// Some of the locks that are held.
 #[derive(Debug)]
 pub struct Page {
@@ -157,6 +169,18 @@ pub struct Page {
     pub now: Timestamp,
     /// What to send for the next page; none when this is the last.
     pub cursor: Option<String>,
+}
+
+impl Page {
+    /// The first `limit` of these locks, with the last name as the cursor if there are more.
+    pub fn cut(mut locks: Vec<LockStatus>, limit: usize, now: Timestamp) -> Self {
+        let limit = limit.max(1);
+        let has_more = locks.len() > limit;
+        locks.truncate(limit);
+        let last = locks.last().filter(|_| has_more);
+        let cursor = last.map(|last| last.lease.name.to_string());
+        Self { locks, now, cursor }
+    }
 }
 
 /// Why a page could not be had.

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use forrst_lock::contract::CASES;
 use forrst_lock::contract::model::{Pace, behaves_like_the_model};
 use forrst_lock::state::{
-    Abandon, Acquire, Acquired, Command, Extend, ForceRelease, Release, Settle, State, step,
+    Abandon, Acquire, Acquired, Command, Extend, ForceRelease, Holder, Release, Settle, State, step,
 };
 use forrst_lock::{
     Answer, Capabilities, Fence, Lease, ListError, ListRequest, LockName, LockStatus, LockStore,
@@ -215,7 +215,7 @@ impl BuggyStore {
                 to_tell.extend(step(state, Abandon { ticket }, now, &mut mint).woken);
             } else if self.bug == Bug::EveryoneIsWoken {
                 // As with a broadcast: the next one wakes up, too, finds it held, and would have to queue again.
-                *state = State::held(lease, None, woken.ticket);
+                *state = held(lease, woken.ticket);
             }
         }
         if self.bug == Bug::NoTombstone {
@@ -279,7 +279,7 @@ impl LockStore for BuggyStore {
                 if let (forrst_lock::state::Abandoned::Returned(_), Some(lease)) =
                     (answer.outcome, before)
                 {
-                    let state = State::held(lease, None, ticket);
+                    let state = held(lease, ticket);
                     self.inner.lock().unwrap().keys.insert(name.clone(), state);
                 }
             }
@@ -366,11 +366,7 @@ impl LockStore for BuggyStore {
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
-        let after = match &request.cursor {
-            Some(cursor) => Some(LockName::parse(cursor).map_err(|_| ListError::BadCursor)?),
-            None => None,
-        };
-        let now = self.now();
+        let (after, now) = (request.after()?, self.now());
         let inner = self.inner.lock().unwrap();
         let mut locks: Vec<LockStatus> = inner
             .keys
@@ -380,14 +376,7 @@ impl LockStore for BuggyStore {
             .filter_map(|(_, state)| status(state, now))
             .collect();
         locks.sort_by(|a, b| a.lease.name.cmp(&b.lease.name));
-        let has_more = locks.len() > request.limit;
-        locks.truncate(request.limit);
-        let last = locks.last().map(|last| last.lease.name.to_string());
-        Ok(Page {
-            locks,
-            now,
-            cursor: last.filter(|_| has_more),
-        })
+        Ok(Page::cut(locks, request.limit, now))
     }
 
     async fn expire(&self, limit: usize) -> Result<Vec<Lease>, StoreError> {
@@ -405,6 +394,15 @@ impl LockStore for BuggyStore {
     async fn health(&self) -> Result<(), StoreError> {
         Ok(())
     }
+}
+
+fn held(lease: Lease, ticket: Ticket) -> State<Waiter> {
+    let holder = Holder {
+        lease,
+        attempt: None,
+        ticket,
+    };
+    State::restored(holder.lease.name.clone(), Some(holder), None)
 }
 
 fn status(state: &State<Waiter>, now: Timestamp) -> Option<LockStatus> {

@@ -1,7 +1,6 @@
 //! The id of a request, and what all the names on the wire have in common.
 
-/// Why a text is no [`RequestId`](crate::RequestId), [`FunctionName`](crate::FunctionName) or
-/// [`Urn`](crate::Urn).
+/// Why a text is no [`RequestId`], [`FunctionName`](crate::FunctionName) or [`Urn`](crate::Urn).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidName {

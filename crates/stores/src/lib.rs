@@ -3,11 +3,16 @@
 //! Every store fulfils the contract of [`forrst_lock::LockStore`] and passes its suite.
 
 mod clock;
+#[cfg(feature = "embedded")]
+mod embedded;
 #[cfg(feature = "memory")]
 mod memory;
 mod open;
 mod sync;
+mod table;
 
+#[cfg(feature = "embedded")]
+pub use embedded::{Durability, EmbeddedError, EmbeddedStore};
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
 pub use open::{OpenError, open};

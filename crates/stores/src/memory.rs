@@ -1,13 +1,12 @@
 //! Locks in the memory of this process.
 
 use std::collections::hash_map::RandomState;
-use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::PoisonError;
 
 use async_trait::async_trait;
 use forrst_lock::state::{
-    Abandon, Acquire, Acquired, Command, Extend, ForceRelease, Release, Settle, State, step,
+    Abandon, Acquire, Acquired, Command, Extend, ForceRelease, Release, Settle,
 };
 use forrst_lock::{
     Answer, Capabilities, Fence, Lease, ListError, ListRequest, LockName, LockStatus, LockStore,
@@ -16,6 +15,7 @@ use forrst_lock::{
 
 use crate::clock::Clock;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::table::Table;
 
 /// The state machine of [`forrst_lock::state`] itself, many keys to a shard. Nothing outlives the process.
 ///
@@ -23,31 +23,15 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 /// 131 072 such keys the oldest are forgotten sooner, so that memory is bounded by what is held.
 #[derive(Debug)]
 pub struct MemoryStore {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<Table>]>,
     hasher: RandomState,
     last_fence: AtomicU64,
     clock: Clock,
 }
 
-#[derive(Debug, Default)]
-struct Shard {
-    slots: HashMap<LockName, Slot>,
-    /// When which lease ends: what is due stands first.
-    expiries: BTreeMap<(Timestamp, Fence), LockName>,
-    /// Keys whose last release is remembered, and until when it was when they were put here.
-    graves: VecDeque<(Timestamp, LockName)>,
-}
-
-#[derive(Debug)]
-struct Slot {
-    state: State<Waiter>,
-    /// Stands in [`Shard::graves`], at most once.
-    is_buried: bool,
-}
-
 /// Enough that two cores seldom meet, few enough to visit all of them every second.
 const SHARDS: usize = 64;
-const MAX_GRAVES_PER_SHARD: usize = 2048;
+const MAX_REMEMBERED_PER_SHARD: usize = 2048;
 
 impl MemoryStore {
     /// An empty store.
@@ -57,8 +41,9 @@ impl MemoryStore {
 
     /// A store whose next fence is the one after `last`.
     fn with_last_fence(last: u64) -> Self {
+        let shard = |_| Mutex::new(Table::new(MAX_REMEMBERED_PER_SHARD));
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(shard).collect(),
             hasher: RandomState::new(),
             last_fence: AtomicU64::new(last),
             clock: Clock::start(),
@@ -67,12 +52,37 @@ impl MemoryStore {
 
     /// How many leases are held, including those that ran out within the last second.
     pub fn held(&self) -> usize {
-        self.shards.iter().map(|s| lock(s).expiries.len()).sum()
+        self.shards.iter().map(|shard| lock(shard).held()).sum()
     }
 
     fn run<C: Command<Waiter>>(&self, name: &LockName, command: C) -> Answer<C::Outcome> {
-        let mut shard = lock(self.shard(name));
-        shard.run(name, command, self.clock.now(), &mut || self.mint())
+        let mut table = lock(self.shard(name));
+        self.run_in(&mut table, name, command, self.clock.now())
+    }
+
+    /// One step, and everyone told whom it concerns.
+    fn run_in<C: Command<Waiter>>(
+        &self,
+        table: &mut Table,
+        name: &LockName,
+        command: C,
+        now: Timestamp,
+    ) -> Answer<C::Outcome> {
+        let mint = &mut || self.mint();
+        let done = table.apply(name, command, now, mint);
+        let mut to_tell = done.woken;
+        while let Some(woken) = to_tell.pop() {
+            let is_grant = matches!(woken.wake, Wake::Granted(_));
+            if !woken.waiter.wake(woken.wake) && is_grant {
+                let ticket = woken.ticket;
+                to_tell.extend(table.apply(name, Abandon { ticket }, now, mint).woken);
+            }
+        }
+        Answer {
+            outcome: done.outcome,
+            now,
+            expired: done.expired,
+        }
     }
 
     fn shard_index(&self, name: &LockName) -> usize {
@@ -81,7 +91,7 @@ impl MemoryStore {
         usize::try_from(high_bits).unwrap_or_default() % self.shards.len()
     }
 
-    fn shard(&self, name: &LockName) -> &Mutex<Shard> {
+    fn shard(&self, name: &LockName) -> &Mutex<Table> {
         &self.shards[self.shard_index(name)]
     }
 
@@ -102,93 +112,8 @@ impl Default for MemoryStore {
 }
 
 /// A step cannot panic half-way, so a poisoned shard is as good as any.
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+fn lock(shard: &Mutex<Table>) -> MutexGuard<'_, Table> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Shard {
-    /// One step, and everything that follows from it: waiters told, indexes kept, vacant keys forgotten.
-    fn run<C: Command<Waiter>>(
-        &mut self,
-        name: &LockName,
-        command: C,
-        now: Timestamp,
-        mint: &mut dyn FnMut() -> Option<Fence>,
-    ) -> Answer<C::Outcome> {
-        let slot = self.slots.entry(name.clone()).or_insert_with(|| Slot {
-            state: State::new(name.clone()),
-            is_buried: false,
-        });
-        let before = slot.state.lease().map(due);
-        let done = step(&mut slot.state, command, now, mint);
-        let mut to_tell = done.woken;
-        while let Some(woken) = to_tell.pop() {
-            let is_grant = matches!(woken.wake, Wake::Granted(_));
-            if !woken.waiter.wake(woken.wake) && is_grant {
-                let ticket = woken.ticket;
-                to_tell.extend(step(&mut slot.state, Abandon { ticket }, now, mint).woken);
-            }
-        }
-        let after = slot.state.lease().map(due);
-        if before != after {
-            before.and_then(|due| self.expiries.remove(&due));
-            after.and_then(|due| self.expiries.insert(due, name.clone()));
-        }
-        match slot.state.tombstone_until() {
-            Some(until) if !slot.is_buried => {
-                slot.is_buried = true;
-                self.graves.push_back((until, name.clone()));
-            }
-            None if !slot.is_buried && slot.state.is_vacant(now) => {
-                self.slots.remove(name);
-            }
-            _ => {}
-        }
-        self.tend_graves(now);
-        Answer {
-            outcome: done.outcome,
-            now,
-            expired: done.expired,
-        }
-    }
-
-    /// Forgets the releases whose time is over, and the oldest of too many. A few a step are enough: a step adds one.
-    fn tend_graves(&mut self, now: Timestamp) {
-        for _ in 0..4 {
-            let is_full = self.graves.len() > MAX_GRAVES_PER_SHARD;
-            let is_due = |(until, _): &mut (Timestamp, LockName)| is_full || *until <= now;
-            let Some((_, name)) = self.graves.pop_front_if(is_due) else {
-                return;
-            };
-            let Some(slot) = self.slots.get_mut(&name) else {
-                continue;
-            };
-            match slot.state.tombstone_until() {
-                // Released once more since: its time is still to come.
-                Some(until) if until > now && !is_full => self.graves.push_back((until, name)),
-                _ => {
-                    slot.state.forget_release();
-                    slot.is_buried = false;
-                    if slot.state.is_vacant(now) {
-                        self.slots.remove(&name);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// What a lease is listed under among the expiries.
-fn due(lease: &Lease) -> (Timestamp, Fence) {
-    (lease.expires_at, lease.fence)
-}
-
-fn status(state: &State<Waiter>, now: Timestamp) -> Option<LockStatus> {
-    let lease = state.lease().filter(|lease| lease.is_live(now))?;
-    Some(LockStatus {
-        lease: lease.clone(),
-        waiters: state.waiters(),
-    })
 }
 
 #[async_trait]
@@ -234,25 +159,20 @@ impl LockStore for MemoryStore {
     }
 
     async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {
-        let mut shard = lock(self.shard(name));
-        let answer = shard.run(name, Settle, self.clock.now(), &mut || self.mint());
-        let state = shard.slots.get(name).map(|slot| &slot.state);
+        let mut table = lock(self.shard(name));
+        let answer = self.run_in(&mut table, name, Settle, self.clock.now());
         Ok(Answer {
-            outcome: Settled {
-                expires_at: state.and_then(State::lease).map(|lease| lease.expires_at),
-                waiters: state.map_or(0, State::waiters),
-            },
+            outcome: table.settled(name),
             now: answer.now,
             expired: answer.expired,
         })
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError> {
-        let shard = lock(self.shard(name));
+        let table = lock(self.shard(name));
         let now = self.clock.now();
-        let slot = shard.slots.get(name);
         Ok(Answer {
-            outcome: slot.and_then(|slot| status(&slot.state, now)),
+            outcome: table.inspect(name, now),
             now,
             expired: None,
         })
@@ -260,60 +180,31 @@ impl LockStore for MemoryStore {
 
     /// Shard by shard, by name in each: a page costs one shard's time, not everyone's.
     async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
-        let (first_shard, mut after) = match &request.cursor {
-            None => (0, None),
-            Some(cursor) => {
-                let name = LockName::parse(cursor).map_err(|_| ListError::BadCursor)?;
-                (self.shard_index(&name), Some(name))
-            }
-        };
+        let mut after = request.after()?;
+        let first_shard = after.as_ref().map_or(0, |name| self.shard_index(name));
         let now = self.clock.now();
-        let limit = request.limit.max(1);
         let mut locks = Vec::new();
         for shard in &self.shards[first_shard..] {
-            let shard = lock(shard);
-            let mut found: Vec<LockStatus> = shard
-                .slots
-                .iter()
-                .filter(|(name, _)| name.as_str().starts_with(&request.prefix))
-                .filter(|(name, _)| after.as_ref().is_none_or(|after| *name > after))
-                .filter_map(|(_, slot)| status(&slot.state, now))
-                .collect();
-            drop(shard);
-            found.sort_unstable_by(|a, b| a.lease.name.cmp(&b.lease.name));
-            locks.append(&mut found);
-            if locks.len() > limit {
+            locks.append(&mut lock(shard).list(&request.prefix, after.as_ref(), now));
+            if locks.len() > request.limit {
                 break;
             }
             after = None;
         }
-        let has_more = locks.len() > limit;
-        locks.truncate(limit);
-        let last = locks.last().map(|last| last.lease.name.to_string());
-        Ok(Page {
-            locks,
-            now,
-            cursor: last.filter(|_| has_more),
-        })
+        Ok(Page::cut(locks, request.limit, now))
     }
 
     async fn expire(&self, limit: usize) -> Result<Vec<Lease>, StoreError> {
         let mut expired = Vec::new();
         for shard in &self.shards {
-            let mut shard = lock(shard);
+            let mut table = lock(shard);
             let now = self.clock.now();
-            while expired.len() < limit {
-                let Some(((at, _), name)) = shard.expiries.first_key_value() else {
-                    break;
-                };
-                if *at > now {
-                    break;
-                }
-                let name = name.clone();
-                let answer = shard.run(&name, Settle, now, &mut || self.mint());
-                expired.extend(answer.expired);
+            while expired.len() < limit
+                && let Some(name) = table.first_due(now)
+            {
+                expired.extend(self.run_in(&mut table, &name, Settle, now).expired);
             }
-            shard.tend_graves(now);
+            table.tend_graves(now);
         }
         Ok(expired)
     }

@@ -1,4 +1,4 @@
-//! The `OpenRPC` document of `rpc.discover`.
+//! The OpenRPC document of `rpc.discover`.
 
 use serde_json::{Value, json};
 

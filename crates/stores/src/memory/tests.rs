@@ -33,7 +33,7 @@ fn cycle(store: &MemoryStore, key: &str) {
 }
 
 fn remembered(store: &MemoryStore) -> usize {
-    store.shards.iter().map(|s| lock(s).slots.len()).sum()
+    store.shards.iter().map(|shard| lock(shard).len()).sum()
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn released_keys_do_not_fill_the_memory() {
     for key in 0..300_000 {
         cycle(&store, &key.to_string());
     }
-    let most = SHARDS * (MAX_GRAVES_PER_SHARD + 1);
+    let most = SHARDS * (MAX_REMEMBERED_PER_SHARD + 1);
     assert!(remembered(&store) <= most, "{}", remembered(&store));
 }
 

@@ -1,0 +1,214 @@
+//! Locks in a folder of this machine: durable, for one process.
+//!
+//! The state machine runs in memory, on one thread. Commands that came in while the last commit ran are applied together,
+//! written down in one transaction, and answered after it has reached the disk. So many callers share one commit, and
+//! nobody is told what a crash could take back.
+
+mod clock;
+mod folder;
+mod journal;
+mod sqlite;
+mod writer;
+
+use std::path::Path;
+use std::thread::JoinHandle;
+
+use async_trait::async_trait;
+use forrst_lock::state::{Abandon, Acquire, Acquired, Extend, ForceRelease, Release, Settle};
+use forrst_lock::{
+    Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, NotHeld,
+    Page, Settled, StoreError, Ticket, Waiter,
+};
+use tokio::sync::{mpsc, oneshot};
+
+pub use self::folder::EmbeddedError;
+use self::folder::Folder;
+use self::journal::Journal;
+use self::sqlite::SqliteJournal;
+use self::writer::{Desk, Job, Writer};
+
+/// What a grant, release or extend has survived when it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Everything, the loss of power included: each commit waits for the disk.
+    #[default]
+    Full,
+    /// The end of the process, however sudden. A loss of power or a crash of the machine may take back the last moments.
+    Process,
+}
+
+/// The store of a folder. One process at a time can open it.
+#[derive(Debug)]
+pub struct EmbeddedStore {
+    // Taken when the store is dropped, which ends the thread.
+    jobs: Option<mpsc::UnboundedSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EmbeddedStore {
+    /// Opens the store of a folder, and makes it if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// When another process uses it, when it is damaged or was written by a newer version, or when it cannot be read or
+    /// written. A damaged store is never replaced by an empty one.
+    pub fn open(folder: impl AsRef<Path>, durability: Durability) -> Result<Self, EmbeddedError> {
+        let folder = Folder::claim(folder.as_ref())?;
+        let journal = SqliteJournal::open(&folder, durability)?;
+        folder.sign()?;
+        Self::start(journal, Some(folder))
+    }
+
+    /// Starts the thread that does all the work. It keeps the folder claimed.
+    fn start(
+        journal: impl Journal + 'static,
+        folder: Option<Folder>,
+    ) -> Result<Self, EmbeddedError> {
+        let (jobs, incoming) = mpsc::unbounded_channel();
+        let writer = Writer::new(journal, incoming)?;
+        let thread = std::thread::Builder::new()
+            .name("forrst-store".to_owned())
+            .spawn(move || {
+                writer.run();
+                drop(folder);
+            })
+            .map_err(EmbeddedError::Thread)?;
+        Ok(Self {
+            jobs: Some(jobs),
+            thread: Some(thread),
+        })
+    }
+
+    /// Has some work done in the next transaction, and waits until that has reached the disk.
+    ///
+    /// Work that was handed in is done, whether or not anybody still waits for it.
+    async fn submit<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Desk) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Job::new(work, move |outcome| {
+            // Nobody may be waiting any more.
+            let _ = reply.send(outcome);
+        }));
+        answer
+            .await
+            .unwrap_or_else(|_| Err(StoreError::NotDone("the store has ended".into())))
+    }
+
+    fn send(&self, job: Job) {
+        if let Some(jobs) = &self.jobs {
+            // The thread only ends before the store does if it panicked; the answer then never comes.
+            let _ = jobs.send(job);
+        }
+    }
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // What was handed in is written, the file closed and the folder free when this returns.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[async_trait]
+impl LockStore for EmbeddedStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            durable: true,
+            shared: false,
+            notifies: false,
+        }
+    }
+
+    async fn acquire(
+        &self,
+        name: &LockName,
+        command: Acquire<Waiter>,
+    ) -> Result<Answer<Acquired>, StoreError> {
+        let name = name.clone();
+        self.submit(move |desk| desk.run(&name, command)).await
+    }
+
+    fn abandon(&self, name: &LockName, ticket: Ticket) {
+        let name = name.clone();
+        self.send(Job::new(
+            move |desk| drop(desk.run(&name, Abandon { ticket })),
+            |_| {},
+        ));
+    }
+
+    async fn release(
+        &self,
+        name: &LockName,
+        command: Release,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
+        let name = name.clone();
+        self.submit(move |desk| desk.run(&name, command)).await
+    }
+
+    async fn extend(
+        &self,
+        name: &LockName,
+        command: Extend,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
+        let name = name.clone();
+        self.submit(move |desk| desk.run(&name, command)).await
+    }
+
+    async fn force_release(&self, name: &LockName) -> Result<Answer<Option<Lease>>, StoreError> {
+        let name = name.clone();
+        self.submit(move |desk| desk.run(&name, ForceRelease)).await
+    }
+
+    async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {
+        let name = name.clone();
+        self.submit(move |desk| {
+            let Answer { now, expired, .. } = desk.run(&name, Settle);
+            Answer {
+                outcome: desk.table().settled(&name),
+                now,
+                expired,
+            }
+        })
+        .await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError> {
+        let name = name.clone();
+        self.submit(move |desk| {
+            let now = desk.now();
+            Answer {
+                outcome: desk.table().inspect(&name, now),
+                now,
+                expired: None,
+            }
+        })
+        .await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
+        let (after, request) = (request.after()?, request.clone());
+        let page = self.submit(move |desk| {
+            let now = desk.now();
+            let locks = desk.table().list(&request.prefix, after.as_ref(), now);
+            Page::cut(locks, request.limit, now)
+        });
+        Ok(page.await?)
+    }
+
+    async fn expire(&self, limit: usize) -> Result<Vec<Lease>, StoreError> {
+        self.submit(move |desk| desk.expire(limit)).await
+    }
+
+    /// Writes something, because a disk that can only be read is not well.
+    async fn health(&self) -> Result<(), StoreError> {
+        self.submit(Desk::write_anyway).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! The folder of a store: who may use it, and whether it is whole.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+/// Why a store cannot be opened, or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbeddedError {
+    /// Another process has it.
+    #[error(
+        "the store in {} is used by another process{}: a store has one server at a time",
+        .folder.display(),
+        pid_of(*.pid)
+    )]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+        /// The process, if it said so.
+        pid: Option<u32>,
+    },
+    /// It was there, and is not what it was.
+    #[error(
+        "the store in {} is damaged: {what}. Nothing was changed. Restore it from a backup, or, if its locks may be forgotten, remove the folder",
+        .folder.display()
+    )]
+    Damaged {
+        /// The folder.
+        folder: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// A newer version wrote it.
+    #[error(
+        "the store in {} has format {found}, but this version of forrst knows formats up to {known}: use the version that wrote it",
+        .folder.display()
+    )]
+    NewerFormat {
+        /// The folder.
+        folder: PathBuf,
+        /// The format that it has.
+        found: i64,
+        /// The newest that we know.
+        known: i64,
+    },
+    /// The folder or a file in it cannot be used.
+    #[error("cannot use {}: {source}", .path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The engine failed: the disk is full, or worse.
+    #[error("the journal failed: {0}")]
+    Journal(#[from] rusqlite::Error),
+    /// There is no thread for it.
+    #[error("cannot start the thread of the store: {0}")]
+    Thread(io::Error),
+}
+
+fn pid_of(pid: Option<u32>) -> String {
+    pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+}
+
+/// A folder that this process alone may use, as long as the value lives.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    /// Locked by the operating system, which frees it however the process ends. Has the pid of who uses the store.
+    claim: File,
+    /// Whether somebody has used it before.
+    was_used: bool,
+}
+
+impl Folder {
+    const CLAIM: &'static str = "server.pid";
+    const DATABASE: &'static str = "locks.db";
+    const UNFINISHED: &'static str = "locks.db.new";
+
+    pub(super) fn claim(path: &Path) -> Result<Self, EmbeddedError> {
+        fs::create_dir_all(path).map_err(|source| failed(path, source))?;
+        let claim_path = path.join(Self::CLAIM);
+        let mut claim = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&claim_path)
+            .map_err(|source| failed(&claim_path, source))?;
+        let is_ours = claim.try_lock();
+        let mut text = String::new();
+        let _ = claim.read_to_string(&mut text);
+        match is_ours {
+            Ok(()) => Ok(Self {
+                path: path.to_owned(),
+                claim,
+                was_used: !text.is_empty(),
+            }),
+            Err(fs::TryLockError::WouldBlock) => Err(EmbeddedError::InUse {
+                folder: path.to_owned(),
+                pid: text.trim().parse().ok(),
+            }),
+            Err(fs::TryLockError::Error(source)) => Err(failed(&claim_path, source)),
+        }
+    }
+
+    /// Says who uses it, and that it has been used. Only a store that is whole is signed.
+    pub(super) fn sign(&self) -> Result<(), EmbeddedError> {
+        let sign = || -> io::Result<()> {
+            let mut claim = &self.claim;
+            claim.rewind()?;
+            claim.set_len(0)?;
+            writeln!(claim, "{}", std::process::id())?;
+            claim.sync_all()
+        };
+        sign().map_err(|source| failed(&self.path.join(Self::CLAIM), source))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The database file; made with `make` when this is the first use of the folder.
+    ///
+    /// It is made under another name and then renamed, so that a file with the right name is always whole.
+    pub(super) fn database(
+        &self,
+        make: impl FnOnce(&Path) -> Result<(), EmbeddedError>,
+    ) -> Result<PathBuf, EmbeddedError> {
+        let database = self.path.join(Self::DATABASE);
+        match fs::metadata(&database) {
+            Ok(metadata) if metadata.len() == 0 => Err(self.damaged("locks.db is empty")),
+            Ok(_) => Ok(database),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&database, error)),
+            Err(_) if self.was_used => Err(self.damaged("locks.db is gone")),
+            Err(_) => {
+                let unfinished = self.path.join(Self::UNFINISHED);
+                remove_if_there(&unfinished)?;
+                make(&unfinished)?;
+                let finish = || -> io::Result<()> {
+                    File::open(&unfinished)?.sync_all()?;
+                    fs::rename(&unfinished, &database)?;
+                    File::open(&self.path)?.sync_all()
+                };
+                finish().map_err(|source| failed(&database, source))?;
+                Ok(database)
+            }
+        }
+    }
+
+    pub(super) fn damaged(&self, what: impl Into<String>) -> EmbeddedError {
+        EmbeddedError::Damaged {
+            folder: self.path.clone(),
+            what: what.into(),
+        }
+    }
+}
+
+fn remove_if_there(path: &Path) -> Result<(), EmbeddedError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(path, error)),
+        _ => Ok(()),
+    }
+}
+
+fn failed(path: &Path, source: io::Error) -> EmbeddedError {
+    EmbeddedError::File {
+        path: path.to_owned(),
+        source,
+    }
+}

@@ -1,0 +1,252 @@
+//! The thread that does all the work: applies what has come in, writes it down, then answers.
+
+use forrst_lock::state::{Abandon, Command, Settle, State, Woken};
+use forrst_lock::{Answer, Fence, Lease, LockName, StoreError, Ticket, Timestamp, Waiter, Wake};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::EmbeddedError;
+use super::clock::{Clock, Clocks, MachineClocks};
+use super::journal::{Changes, Journal};
+use crate::table::Table;
+
+/// How many jobs share one transaction at most.
+const MAX_BATCH: usize = 4096;
+/// How many released keys are remembered.
+const MAX_REMEMBERED: usize = 131_072;
+
+/// Something to do, and what to do with its outcome when that has reached the disk.
+pub(super) struct Job(Box<Work>);
+
+/// Without a desk the work cannot be done, and the reply says so.
+type Work = dyn FnOnce(Option<&mut Desk>) -> Reply + Send;
+
+/// Tells the one who asked: done, or why not.
+type Reply = Box<dyn FnOnce(Result<(), &EmbeddedError>) + Send>;
+
+impl Job {
+    pub(super) fn new<T: Send + 'static>(
+        work: impl FnOnce(&mut Desk) -> T + Send + 'static,
+        reply: impl FnOnce(Result<T, StoreError>) + Send + 'static,
+    ) -> Self {
+        Self(Box::new(move |desk| {
+            let outcome = desk.map(work);
+            Box::new(move |committed| {
+                reply(match (outcome, committed) {
+                    (Some(outcome), Ok(())) => Ok(outcome),
+                    (Some(_), Err(error)) => Err(StoreError::MaybeDone(error.to_string().into())),
+                    (None, failed) => {
+                        let why = failed.err().map(ToString::to_string);
+                        let why = why.unwrap_or_else(|| "the store is not readable".to_owned());
+                        Err(StoreError::NotDone(why.into()))
+                    }
+                });
+            })
+        }))
+    }
+}
+
+/// What jobs work on: the state of all keys, ahead of what is written down.
+pub(super) struct Desk {
+    table: Table,
+    clock: Clock,
+    last_fence: Option<Fence>,
+    /// Those who are told after the commit.
+    woken: Vec<(LockName, Woken<Waiter>)>,
+    must_write: bool,
+    must_tidy: bool,
+}
+
+impl Desk {
+    fn load(
+        journal: &mut impl Journal,
+        clocks: Box<dyn Clocks>,
+        last_fence: Option<Fence>,
+    ) -> Result<Self, EmbeddedError> {
+        let snapshot = journal.load()?;
+        let clock = Clock::resume(clocks, snapshot.clock.as_ref(), |now| {
+            !snapshot.has_live_leases(now)
+        });
+        let now = clock.now();
+        let mut table = Table::new(MAX_REMEMBERED);
+        table.track_changes();
+        // A fence that was handed out and then not written down must not be handed out again.
+        let mut last_fence = last_fence.max(snapshot.last_fence);
+        for entry in snapshot.keys {
+            let holder = entry.holder.filter(|holder| holder.lease.is_live(now));
+            last_fence = last_fence.max(holder.as_ref().map(|holder| holder.lease.fence));
+            let tombstone = entry.tombstone.filter(|tombstone| tombstone.until > now);
+            if holder.is_none() && tombstone.is_none() {
+                table.forget(entry.name);
+            } else {
+                let state = State::restored(entry.name.clone(), holder, tombstone);
+                table.restore(entry.name, state);
+            }
+        }
+        Ok(Self {
+            table,
+            clock,
+            last_fence,
+            woken: Vec::new(),
+            must_write: false,
+            must_tidy: false,
+        })
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// One step on one key.
+    pub(super) fn run<C: Command<Waiter>>(
+        &mut self,
+        name: &LockName,
+        command: C,
+    ) -> Answer<C::Outcome> {
+        let now = self.clock.now();
+        let last_fence = &mut self.last_fence;
+        let mut mint = || {
+            let next = last_fence.map_or(Some(Fence::FIRST), Fence::next)?;
+            *last_fence = Some(next);
+            Some(next)
+        };
+        let done = self.table.apply(name, command, now, &mut mint);
+        let woken = done.woken.into_iter().map(|woken| (name.clone(), woken));
+        self.woken.extend(woken);
+        Answer {
+            outcome: done.outcome,
+            now,
+            expired: done.expired,
+        }
+    }
+
+    pub(super) fn expire(&mut self, limit: usize) -> Vec<Lease> {
+        let now = self.clock.now();
+        let mut expired = Vec::new();
+        while expired.len() < limit
+            && let Some(name) = self.table.first_due(now)
+        {
+            expired.extend(self.run(&name, Settle).expired);
+        }
+        self.table.tend_graves(now);
+        self.must_tidy = true;
+        expired
+    }
+
+    /// Has the next commit made, whether or not anything has changed.
+    pub(super) fn write_anyway(&mut self) {
+        self.must_write = true;
+    }
+
+    fn commit(&mut self, journal: &mut impl Journal) -> Result<(), EmbeddedError> {
+        let mut changed = self.table.take_changed();
+        if changed.is_empty() && !std::mem::take(&mut self.must_write) {
+            return Ok(());
+        }
+        changed.sort_unstable();
+        changed.dedup();
+        let keys = changed.iter().map(|name| (name, self.table.get(name)));
+        journal.commit(&Changes {
+            keys: keys.collect(),
+            last_fence: self.last_fence,
+            clock: self.clock.reading(),
+        })
+    }
+}
+
+pub(super) struct Writer<J> {
+    journal: J,
+    jobs: UnboundedReceiver<Job>,
+    /// None after a failure, until the journal could be read again.
+    desk: Option<Desk>,
+    last_fence: Option<Fence>,
+    /// Grants whose waiters had gone when they were to be told.
+    to_undo: Vec<(LockName, Ticket)>,
+}
+
+impl<J: Journal> Writer<J> {
+    pub(super) fn new(mut journal: J, jobs: UnboundedReceiver<Job>) -> Result<Self, EmbeddedError> {
+        let desk = Desk::load(&mut journal, Box::new(MachineClocks::new()), None)?;
+        Ok(Self {
+            journal,
+            jobs,
+            last_fence: desk.last_fence,
+            desk: Some(desk),
+            to_undo: Vec::new(),
+        })
+    }
+
+    /// Works until the store is dropped and everything that was handed in is done.
+    pub(super) fn run(mut self) {
+        let mut batch = Vec::new();
+        loop {
+            if self.to_undo.is_empty() {
+                match self.jobs.blocking_recv() {
+                    Some(job) => batch.push(job),
+                    None => return,
+                }
+            }
+            while batch.len() < MAX_BATCH
+                && let Ok(job) = self.jobs.try_recv()
+            {
+                batch.push(job);
+            }
+            self.work_off(std::mem::take(&mut batch));
+        }
+    }
+
+    /// One transaction.
+    fn work_off(&mut self, batch: Vec<Job>) {
+        self.recover();
+        for (name, ticket) in std::mem::take(&mut self.to_undo) {
+            if let Some(desk) = &mut self.desk {
+                desk.run(&name, Abandon { ticket });
+            }
+        }
+        let desk = &mut self.desk;
+        let replies: Vec<Reply> = batch.into_iter().map(|job| job.0(desk.as_mut())).collect();
+        let committed = match &mut self.desk {
+            Some(desk) => desk.commit(&mut self.journal),
+            None => Ok(()),
+        };
+        for reply in replies {
+            reply(committed.as_ref().copied());
+        }
+        match committed {
+            Ok(()) => self.tell_the_woken(),
+            Err(error) => {
+                tracing::error!(%error, "the journal could not be written; nothing was done");
+                // What is in memory is ahead of what is written. Those who wait are told by their closed channels.
+                self.last_fence = self.desk.take().and_then(|desk| desk.last_fence);
+            }
+        }
+    }
+
+    fn tell_the_woken(&mut self) {
+        let Some(desk) = &mut self.desk else { return };
+        for (name, woken) in std::mem::take(&mut desk.woken) {
+            let is_grant = matches!(woken.wake, Wake::Granted(_));
+            if !woken.waiter.wake(woken.wake) && is_grant {
+                self.to_undo.push((name, woken.ticket));
+            }
+        }
+        if std::mem::take(&mut desk.must_tidy) {
+            self.journal.tidy();
+        }
+    }
+
+    /// Reads the journal again after a failure.
+    fn recover(&mut self) {
+        if self.desk.is_some() {
+            return;
+        }
+        let clocks = Box::new(MachineClocks::new());
+        match Desk::load(&mut self.journal, clocks, self.last_fence) {
+            Ok(desk) => self.desk = Some(desk),
+            Err(error) => tracing::error!(%error, "the journal cannot be read"),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Many keys in memory, each with its state machine, and indexes over them.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use forrst_lock::state::{Command, MintFence, State, Step, step};
+use forrst_lock::{Fence, Lease, LockName, LockStatus, Settled, Timestamp, Waiter};
+
+/// The keys of a store, or of one shard of it.
+///
+/// A key that is free is remembered as long as its last release is. Of more than `max_remembered` such keys the oldest
+/// are forgotten sooner, so that memory is bounded by what is held.
+#[derive(Debug)]
+pub(crate) struct Table {
+    slots: HashMap<LockName, Slot>,
+    /// When which lease ends: what is due stands first.
+    expiries: BTreeMap<(Timestamp, Fence), LockName>,
+    /// Keys whose last release is remembered, and until when it was when they were put here.
+    graves: VecDeque<(Timestamp, LockName)>,
+    max_remembered: usize,
+    /// Keys whose state is not what it was; only kept for a store that writes them down.
+    changed: Option<Vec<LockName>>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    state: State<Waiter>,
+    /// Stands in [`Table::graves`], at most once.
+    is_buried: bool,
+}
+
+impl Table {
+    pub(crate) fn new(max_remembered: usize) -> Self {
+        Self {
+            slots: HashMap::new(),
+            expiries: BTreeMap::new(),
+            graves: VecDeque::new(),
+            max_remembered,
+            changed: None,
+        }
+    }
+
+    /// From now on [`take_changed`](Self::take_changed) tells which keys have changed.
+    pub(crate) fn track_changes(&mut self) {
+        self.changed = Some(Vec::new());
+    }
+
+    /// The keys that have changed since the last call, some of them perhaps more than once.
+    pub(crate) fn take_changed(&mut self) -> Vec<LockName> {
+        self.changed
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
+    /// Puts a key back that was there before the process was.
+    pub(crate) fn restore(&mut self, name: LockName, state: State<Waiter>) {
+        if let Some(lease) = state.lease() {
+            self.expiries.insert(due(lease), name.clone());
+        }
+        let until = state.tombstone().map(|tombstone| tombstone.until);
+        if let Some(until) = until {
+            self.graves.push_back((until, name.clone()));
+        }
+        let is_buried = until.is_some();
+        self.slots.insert(name, Slot { state, is_buried });
+    }
+
+    /// Has a key written down as gone that is not in the table.
+    pub(crate) fn forget(&mut self, name: LockName) {
+        if let Some(changed) = &mut self.changed {
+            changed.push(name);
+        }
+    }
+
+    /// One step on one key. Those who were woken have not been told yet.
+    pub(crate) fn apply<C: Command<Waiter>>(
+        &mut self,
+        name: &LockName,
+        command: C,
+        now: Timestamp,
+        mint: MintFence<'_>,
+    ) -> Step<Waiter, C::Outcome> {
+        let slot = self.slots.entry(name.clone()).or_insert_with(|| Slot {
+            state: State::new(name.clone()),
+            is_buried: false,
+        });
+        let due_before = slot.state.lease().map(due);
+        let released_before = slot.state.tombstone().map(|tombstone| tombstone.fence);
+        let done = step(&mut slot.state, command, now, mint);
+        let due_after = slot.state.lease().map(due);
+        let tombstone = slot.state.tombstone();
+        let has_moved = due_before != due_after;
+        if has_moved {
+            due_before.and_then(|due| self.expiries.remove(&due));
+            due_after.and_then(|due| self.expiries.insert(due, name.clone()));
+        }
+        if let Some(changed) = &mut self.changed
+            && (has_moved || released_before != tombstone.map(|tombstone| tombstone.fence))
+        {
+            changed.push(name.clone());
+        }
+        match tombstone.map(|tombstone| tombstone.until) {
+            Some(until) if !slot.is_buried => {
+                slot.is_buried = true;
+                self.graves.push_back((until, name.clone()));
+            }
+            None if !slot.is_buried && slot.state.is_vacant(now) => {
+                self.slots.remove(name);
+            }
+            _ => {}
+        }
+        self.tend_graves(now);
+        done
+    }
+
+    /// Forgets the releases whose time is over, and the oldest of too many. A few a step are enough: a step adds one.
+    pub(crate) fn tend_graves(&mut self, now: Timestamp) {
+        for _ in 0..4 {
+            let is_full = self.graves.len() > self.max_remembered;
+            let is_due = |(until, _): &mut (Timestamp, LockName)| is_full || *until <= now;
+            let Some((_, name)) = self.graves.pop_front_if(is_due) else {
+                return;
+            };
+            let Some(slot) = self.slots.get_mut(&name) else {
+                continue;
+            };
+            match slot.state.tombstone().map(|tombstone| tombstone.until) {
+                // Released once more since: its time is still to come.
+                Some(until) if until > now && !is_full => self.graves.push_back((until, name)),
+                _ => {
+                    slot.state.forget_release();
+                    slot.is_buried = false;
+                    if slot.state.is_vacant(now) {
+                        self.slots.remove(&name);
+                    }
+                    if let Some(changed) = &mut self.changed {
+                        changed.push(name);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A key whose lease has run out; none when there is no such key.
+    pub(crate) fn first_due(&self, now: Timestamp) -> Option<LockName> {
+        let ((at, _), name) = self.expiries.first_key_value()?;
+        (*at <= now).then(|| name.clone())
+    }
+
+    /// How many leases are held, including those that ran out and have not been settled yet.
+    pub(crate) fn held(&self) -> usize {
+        self.expiries.len()
+    }
+
+    pub(crate) fn get(&self, name: &LockName) -> Option<&State<Waiter>> {
+        self.slots.get(name).map(|slot| &slot.state)
+    }
+
+    pub(crate) fn settled(&self, name: &LockName) -> Settled {
+        let state = self.get(name);
+        Settled {
+            expires_at: state.and_then(State::lease).map(|lease| lease.expires_at),
+            waiters: state.map_or(0, State::waiters),
+        }
+    }
+
+    pub(crate) fn inspect(&self, name: &LockName, now: Timestamp) -> Option<LockStatus> {
+        status(self.get(name)?, now)
+    }
+
+    /// All that is held and starts with `prefix`, behind `after`, by name.
+    pub(crate) fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        now: Timestamp,
+    ) -> Vec<LockStatus> {
+        let mut found: Vec<LockStatus> = self
+            .slots
+            .iter()
+            .filter(|(name, _)| name.as_str().starts_with(prefix))
+            .filter(|(name, _)| after.is_none_or(|after| *name > after))
+            .filter_map(|(_, slot)| status(&slot.state, now))
+            .collect();
+        found.sort_unstable_by(|a, b| a.lease.name.cmp(&b.lease.name));
+        found
+    }
+
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+/// What a lease is listed under among the expiries.
+fn due(lease: &Lease) -> (Timestamp, Fence) {
+    (lease.expires_at, lease.fence)
+}
+
+fn status(state: &State<Waiter>, now: Timestamp) -> Option<LockStatus> {
+    let lease = state.lease().filter(|lease| lease.is_live(now))?;
+    Some(LockStatus {
+        lease: lease.clone(),
+        waiters: state.waiters(),
+    })
+}

@@ -1,0 +1,29 @@
+//! The embedded store fulfils the store contract.
+#![cfg(not(shuttle))]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forrst_lock::contract::model::{Pace, behaves_like_the_model};
+use forrst_lock::{LockStore, lock_contract};
+use forrst_stores::{Durability, EmbeddedStore};
+use tempfile::TempDir;
+
+async fn open() -> (Arc<dyn LockStore>, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(folder.path(), Durability::Full).unwrap();
+    (Arc::new(store), folder)
+}
+
+lock_contract!(contract, open, flavor = "multi_thread");
+
+#[test]
+fn the_embedded_store_behaves_like_the_model() {
+    let pace = Pace {
+        histories: 20,
+        unit: Duration::from_millis(60),
+        margin: Duration::from_millis(30),
+        is_paused: false,
+    };
+    behaves_like_the_model(open, pace);
+}
