@@ -53,9 +53,20 @@ struct Options {
     #[arg(long, env = "FORRST_UNIX", value_name = "PATH")]
     unix: Option<PathBuf>,
 
-    /// Where locks are kept: memory: (gone when the server ends) [default: memory:]
+    /// Where locks are kept: embedded:FOLDER (durable, one server) or memory: (gone when the server ends)
+    /// [default: embedded:./forrst-data]
     #[arg(long, env = "FORRST_STORE", value_name = "URL")]
     store: Option<String>,
+
+    /// What an answer of the embedded store has survived: full (also the loss of power) or process (the end of the
+    /// process; faster) [default: full]
+    #[arg(
+        long,
+        env = "FORRST_DURABILITY",
+        value_name = "LEVEL",
+        hide_possible_values = true
+    )]
+    durability: Option<DurabilityLevel>,
 
     /// Register functions to try things with: payments.charge, billing.generateReport, demo.echo, demo.sleep,
     /// demo.fail, demo.panic, demo.counter
@@ -102,12 +113,24 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// What an answer of the embedded store has survived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DurabilityLevel {
+    /// Everything.
+    #[default]
+    Full,
+    /// The end of the process.
+    Process,
+}
+
 /// What to do, with every question answered.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Settings {
     pub(crate) listen: String,
     pub(crate) unix: Option<PathBuf>,
     pub(crate) store: String,
+    pub(crate) durability: DurabilityLevel,
     pub(crate) demo: bool,
     pub(crate) max_ttl: Duration,
     pub(crate) max_block: Duration,
@@ -147,7 +170,8 @@ impl Options {
         Settings {
             listen: text(self.listen, file.listen, "127.0.0.1:7420"),
             unix: self.unix.or(file.unix),
-            store: text(self.store, file.store, "memory:"),
+            store: text(self.store, file.store, "embedded:./forrst-data"),
+            durability: self.durability.or(file.durability).unwrap_or_default(),
             demo: self.demo || file.demo,
             max_ttl: time(self.max_ttl, file.max_ttl, defaults.max_ttl),
             max_block: time(self.max_block, file.max_block, defaults.max_block),

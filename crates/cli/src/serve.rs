@@ -1,21 +1,26 @@
 //! `forrst serve`.
 
 use std::io::IsTerminal;
+use std::time::Duration;
 
 use forrst_server::{Limits, Server};
+use forrst_stores::{Durability, OpenOptions};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::demo;
-use crate::options::{LogFormat, Settings};
+use crate::options::{DurabilityLevel, LogFormat, Settings};
 
 /// Serves until a signal ends it.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
     start_log(settings.log_format);
     let runtime = Runtime::new().map_err(|error| format!("cannot start: {error}"))?;
-    runtime.block_on(serve(settings))
+    let outcome = runtime.block_on(serve(settings));
+    // The last task to end may be the one that keeps the store open: it is to be closed in order.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome
 }
 
 async fn serve(settings: Settings) -> Result<(), String> {
@@ -60,7 +65,13 @@ async fn serve(settings: Settings) -> Result<(), String> {
 }
 
 fn build(settings: &Settings) -> Result<Server, String> {
-    let store = forrst_stores::open(&settings.store).map_err(|error| error.to_string())?;
+    let mut options = OpenOptions::default();
+    options.durability = match settings.durability {
+        DurabilityLevel::Full => Durability::Full,
+        DurabilityLevel::Process => Durability::Process,
+    };
+    let store = forrst_stores::open(&settings.store, &options);
+    let store = store.map_err(|error| error.to_string())?;
     let limits = Limits {
         max_ttl: settings.max_ttl,
         max_block: settings.max_block,
@@ -111,11 +122,11 @@ fn print_banner(server: &Server, settings: &Settings, listener: &TcpListener) {
     if let Some(path) = &settings.unix {
         println!("  unix   {}", path.display());
     }
-    let capabilities = server.locks().store().capabilities();
-    let lasts = if capabilities.durable {
-        "durable"
-    } else {
-        "locks end with the server"
+    let is_durable = server.locks().store().capabilities().durable;
+    let lasts = match settings.durability {
+        _ if !is_durable => "locks end with the server",
+        DurabilityLevel::Full => "durable",
+        DurabilityLevel::Process => "durable, but not across a loss of power",
     };
     println!("  store  {} ({lasts})", settings.store);
     match server.functions() {
@@ -139,8 +150,13 @@ fn example(demo: bool) -> &'static str {
     }
 }
 
-/// Log lines go to stderr; `RUST_LOG` chooses which.
+/// Log lines go to stderr; `RUST_LOG` chooses which. A panic is a log line, too: its caller has an answer.
 fn start_log(format: LogFormat) {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string);
+        let message = panic.payload_as_str().unwrap_or("no message");
+        tracing::error!(place, message, "a function panicked");
+    }));
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -15,4 +15,4 @@ mod table;
 pub use embedded::{Durability, EmbeddedError, EmbeddedStore};
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
-pub use open::{OpenError, open};
+pub use open::{OpenError, OpenOptions, open};
