@@ -1,1 +1,413 @@
+//! What a crash, a full disk, a wrong clock or a damaged file does, and does not.
 
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use forrst_lock::state::{Claim, TOMBSTONE_TTL};
+use forrst_lock::{Attempt, Fence, LockKey, Owner, Timestamp, Ttl};
+
+use super::clock::{Clock, Clocks, Reading};
+use super::*;
+
+fn name(key: &str) -> LockName {
+    LockName::global(&LockKey::parse(key).unwrap())
+}
+
+fn claim(attempt: Option<&str>, ttl: Duration) -> Claim {
+    Claim {
+        owner: Owner::parse("a").unwrap(),
+        attempt: attempt.map(|attempt| Attempt::parse(attempt).unwrap()),
+        ticket: Ticket::random(),
+        ttl: Ttl::new(ttl).unwrap(),
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn try_take(store: &EmbeddedStore, key: &str, ttl: Duration) -> Result<Lease, StoreError> {
+    let command = Acquire {
+        claim: claim(None, ttl),
+        wait: None,
+    };
+    match store.acquire(&name(key), command).await?.outcome {
+        Acquired::Granted(lease) => Ok(lease),
+        other => panic!("{key} should be free: {other:?}"),
+    }
+}
+
+async fn take(store: &EmbeddedStore, key: &str, ttl: Duration) -> Lease {
+    try_take(store, key, ttl).await.unwrap()
+}
+
+async fn release(store: &EmbeddedStore, key: &str) -> Result<Lease, NotHeld> {
+    let owner = Owner::parse("a").unwrap();
+    let command = Release { owner, fence: None };
+    store.release(&name(key), command).await.unwrap().outcome
+}
+
+async fn holder(store: &EmbeddedStore, key: &str) -> Option<Lease> {
+    let answer = store.inspect(&name(key)).await.unwrap();
+    answer.outcome.map(|status| status.lease)
+}
+
+fn open(folder: &Path) -> EmbeddedStore {
+    EmbeddedStore::open(folder, Durability::Process).unwrap()
+}
+
+#[tokio::test]
+async fn leases_releases_and_fences_survive() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let kept = take(&store, "kept", HOUR).await;
+    take(&store, "short", Duration::from_millis(1)).await;
+    take(&store, "released", HOUR).await;
+    release(&store, "released").await.unwrap();
+    let last = take(&store, "last", HOUR).await;
+    drop(store);
+    tokio::time::sleep(Duration::from_millis(5)).await;
+
+    let store = open(folder.path());
+    assert_eq!(holder(&store, "kept").await, Some(kept));
+    assert_eq!(holder(&store, "short").await, None);
+    assert_eq!(
+        release(&store, "released").await,
+        Err(NotHeld::AlreadyReleased)
+    );
+    assert_eq!(holder(&store, "last").await, Some(last.clone()));
+    assert!(take(&store, "short", HOUR).await.fence > last.fence);
+}
+
+#[tokio::test]
+async fn a_repeated_attempt_gets_its_lease_across_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let acquire = async |store: EmbeddedStore| {
+        let command = Acquire {
+            claim: claim(Some("try 1"), HOUR),
+            wait: None,
+        };
+        store.acquire(&name("k"), command).await.unwrap().outcome
+    };
+    let first = acquire(open(folder.path())).await;
+    assert!(matches!(first, Acquired::Granted(_)));
+    assert_eq!(acquire(open(folder.path())).await, first);
+}
+
+#[tokio::test]
+async fn the_fence_of_a_lock_that_was_free_at_the_end_is_not_given_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut last = None;
+    for _ in 0..5 {
+        let store = open(folder.path());
+        let lease = take(&store, "k", HOUR).await;
+        assert!(Some(lease.fence) > last);
+        last = Some(lease.fence);
+        release(&store, "k").await.unwrap();
+    }
+}
+
+#[test]
+fn a_second_process_is_told_who_has_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let _store = open(folder.path());
+    let error = EmbeddedStore::open(folder.path(), Durability::Full).unwrap_err();
+    assert!(matches!(error, EmbeddedError::InUse { .. }));
+    let pid = format!("pid {}", std::process::id());
+    assert!(error.to_string().contains(&pid), "{error}");
+}
+
+fn open_error(folder: &Path) -> EmbeddedError {
+    EmbeddedStore::open(folder, Durability::Full).expect_err("should not open")
+}
+
+#[test]
+fn a_damaged_store_is_refused_and_left_as_it_is() {
+    type Spoil = fn(&Path);
+    let spoil: [(&str, Spoil); 5] = [
+        ("empty", |file| fs::write(file, "").unwrap()),
+        ("text", |file| fs::write(file, "not a database").unwrap()),
+        ("gone", |file| fs::remove_file(file).unwrap()),
+        ("cut", |file| {
+            let content = fs::read(file).unwrap();
+            fs::write(file, &content[..content.len() / 2]).unwrap();
+        }),
+        ("overwritten", |file| {
+            let mut content = fs::read(file).unwrap();
+            content[100..5_000].fill(0x55);
+            fs::write(file, content).unwrap();
+        }),
+    ];
+    for (how, spoil) in spoil {
+        let folder = tempfile::tempdir().unwrap();
+        drop(open(folder.path()));
+        let file = folder.path().join("locks.db");
+        spoil(&file);
+        let before = fs::read(&file).ok();
+        let error = open_error(folder.path());
+        assert!(
+            matches!(error, EmbeddedError::Damaged { .. }),
+            "{how}: {error}"
+        );
+        assert_eq!(fs::read(&file).ok(), before, "{how}");
+    }
+}
+
+#[test]
+fn a_row_that_makes_no_sense_is_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(folder.path()));
+    let file = folder.path().join("locks.db");
+    let database = rusqlite::Connection::open(&file).unwrap();
+    let row = "INSERT INTO locks (name, owner, fence, acquired_at, expires_at)
+               VALUES ('lock:k', 'a', -5, 0, 99999999999999)";
+    database.execute(row, []).unwrap();
+    drop(database);
+    let error = open_error(folder.path());
+    assert!(error.to_string().contains("lock:k"), "{error}");
+}
+
+#[test]
+fn a_newer_format_and_a_foreign_database_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(folder.path()));
+    let file = folder.path().join("locks.db");
+    let set = |pragma: &str, value: i64| {
+        let database = rusqlite::Connection::open(&file).unwrap();
+        database.pragma_update(None, pragma, value).unwrap();
+    };
+    set("user_version", 2);
+    let error = open_error(folder.path());
+    assert!(matches!(
+        error,
+        EmbeddedError::NewerFormat {
+            found: 2,
+            known: 1,
+            ..
+        }
+    ));
+    set("user_version", 1);
+    drop(open(folder.path()));
+    set("application_id", 7);
+    assert!(matches!(
+        open_error(folder.path()),
+        EmbeddedError::Damaged { .. }
+    ));
+}
+
+#[test]
+fn an_interrupted_first_start_is_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("server.pid"), "").unwrap();
+    fs::write(folder.path().join("locks.db.new"), "half").unwrap();
+    drop(open(folder.path()));
+    assert!(folder.path().join("locks.db").exists());
+}
+
+#[tokio::test]
+async fn a_full_disk_is_an_error_that_leaves_nothing_half_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let claimed = Folder::claim(folder.path()).unwrap();
+    let journal = SqliteJournal::open(&claimed, Durability::Process).unwrap();
+    journal.limit_pages(20).unwrap();
+    let store = EmbeddedStore::start(journal, Some(claimed)).unwrap();
+    let kept = take(&store, "kept", HOUR).await;
+    let filling = "x".repeat(400);
+    let mut taken = Vec::new();
+    let failed = loop {
+        let key = format!("{filling}{}", taken.len());
+        match try_take(&store, &key, HOUR).await {
+            Ok(lease) => taken.push(lease),
+            Err(_) => break key,
+        }
+        assert!(taken.len() < 1_000, "the disk is never full");
+    };
+    // What failed is not held, and what was there is.
+    assert_eq!(holder(&store, &failed).await, None);
+    assert_eq!(holder(&store, "kept").await, Some(kept.clone()));
+    assert!(store.health().await.is_ok(), "one row more is not needed");
+    assert!(try_take(&store, &failed, HOUR).await.is_err(), "still full");
+    // Room is made.
+    for lease in taken.iter().take(10) {
+        let owner = lease.owner.clone();
+        let command = Release { owner, fence: None };
+        drop(store.release(&lease.name, command).await);
+        store.force_release(&lease.name).await.unwrap();
+    }
+    drop(store);
+    let store = open(folder.path());
+    assert_eq!(holder(&store, "kept").await, Some(kept));
+    let last = taken.last().unwrap().fence;
+    assert!(take(&store, &failed, HOUR).await.fence > last);
+}
+
+#[tokio::test]
+async fn the_file_does_not_grow_with_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(open(folder.path()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..64 {
+        let store = store.clone();
+        tasks.spawn(async move {
+            for round in 0..500 {
+                let key = format!("{task}:{}", round % 7);
+                take(&store, &key, HOUR).await;
+                release(&store, &key).await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+    drop(store);
+    let size = fs::metadata(folder.path().join("locks.db")).unwrap().len();
+    assert!(size < 512 * 1024, "{size} bytes");
+}
+
+/// Clocks that the test sets.
+#[derive(Clone, Default)]
+struct SetClocks(Arc<Mutex<(Duration, Duration, String)>>);
+
+impl SetClocks {
+    fn set(&self, wall: u64, since_boot: u64, boot: &str) -> Box<dyn Clocks> {
+        let at = Duration::from_secs;
+        *self.0.lock().unwrap() = (at(wall), at(since_boot), boot.to_owned());
+        let boot = boot.to_owned();
+        Box::new(TheseClocks(self.clone(), boot))
+    }
+}
+
+struct TheseClocks(SetClocks, String);
+
+impl Clocks for TheseClocks {
+    fn wall(&self) -> Duration {
+        self.0.0.lock().unwrap().0
+    }
+
+    fn since_boot(&self) -> Duration {
+        self.0.0.lock().unwrap().1
+    }
+
+    fn boot(&self) -> &str {
+        &self.1
+    }
+}
+
+fn second(second: u64) -> Timestamp {
+    Timestamp::from_millis(second * 1000)
+}
+
+const BUSY: fn(Timestamp) -> bool = |_| false;
+const IDLE: fn(Timestamp) -> bool = |_| true;
+
+#[test]
+fn the_wall_clock_does_not_matter_while_the_process_runs() {
+    let clocks = SetClocks::default();
+    let clock = Clock::resume(clocks.set(1_000, 50, "boot"), None, IDLE);
+    assert_eq!(clock.now(), second(1_000));
+    for wall in [0, 5_000, 1_010] {
+        clocks.set(wall, 60, "boot");
+        assert_eq!(clock.now(), second(1_010), "the wall clock says {wall}");
+    }
+}
+
+#[test]
+fn after_a_restart_leases_have_the_time_that_is_really_left() {
+    let clocks = SetClocks::default();
+    let last = Reading {
+        now: second(1_000),
+        since_boot: Duration::from_secs(50),
+        boot: "boot".to_owned(),
+    };
+    // Thirty seconds later by any clock that nobody sets.
+    for wall in [10, 1_030, 90_000] {
+        let clock = Clock::resume(clocks.set(wall, 80, "boot"), Some(&last), BUSY);
+        assert_eq!(clock.now(), second(1_030), "the wall clock says {wall}");
+    }
+    // With nothing held, the wall clock is caught up with, but never gone back to.
+    let clock = Clock::resume(clocks.set(90_000, 80, "boot"), Some(&last), IDLE);
+    assert_eq!(clock.now(), second(90_000));
+    let clock = Clock::resume(clocks.set(10, 80, "boot"), Some(&last), IDLE);
+    assert_eq!(clock.now(), second(1_030));
+}
+
+#[test]
+fn after_a_reboot_time_is_never_before_the_last_commit() {
+    let clocks = SetClocks::default();
+    let last = Reading {
+        now: second(1_000),
+        since_boot: Duration::from_secs(50),
+        boot: "first".to_owned(),
+    };
+    let clock = Clock::resume(clocks.set(2_000, 5, "second"), Some(&last), BUSY);
+    assert_eq!(clock.now(), second(2_000));
+    let clock = Clock::resume(clocks.set(10, 5, "second"), Some(&last), BUSY);
+    assert_eq!(clock.now(), second(1_000));
+    clocks.set(10, 8, "second");
+    assert_eq!(clock.now(), second(1_003));
+}
+
+/// A write that was cut off is a transaction that was never answered: it is gone as a whole, and all before it is there.
+#[tokio::test]
+async fn a_torn_write_loses_only_what_was_not_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for key in 0..20 {
+        take(&store, &format!("before {key}"), HOUR).await;
+    }
+    let wal = folder.path().join("locks.db-wal");
+    let before = fs::read(&wal).unwrap();
+    let torn = take(&store, "torn", HOUR).await;
+    let after = fs::read(&wal).unwrap();
+    assert!(after.len() > before.len() && after.starts_with(&before));
+    let database = fs::read(folder.path().join("locks.db")).unwrap();
+
+    let check = |length: usize| {
+        let copy = tempfile::tempdir().unwrap();
+        fs::write(copy.path().join("locks.db"), &database).unwrap();
+        fs::write(copy.path().join("locks.db-wal"), &after[..length]).unwrap();
+        let claimed = Folder::claim(copy.path()).unwrap();
+        let mut journal = SqliteJournal::open(&claimed, Durability::Process).unwrap();
+        let snapshot = journal.load().unwrap();
+        let has_torn = snapshot.keys.iter().any(|entry| entry.name == torn.name);
+        assert_eq!(
+            snapshot.keys.len(),
+            20 + usize::from(has_torn),
+            "cut at {length}"
+        );
+        let expected = torn.fence.number() - u64::from(!has_torn);
+        assert_eq!(snapshot.last_fence, Fence::new(expected), "cut at {length}");
+        has_torn
+    };
+    assert!(!check(before.len()));
+    assert!(check(after.len()));
+    let lengths: Vec<usize> = (before.len()..after.len()).collect();
+    std::thread::scope(|scope| {
+        for part in lengths.chunks(lengths.len().div_ceil(4)) {
+            scope.spawn(move || part.iter().for_each(|length| assert!(!check(*length))));
+        }
+    });
+}
+
+#[tokio::test]
+async fn a_release_is_forgotten_in_the_file_too() {
+    // The tombstone's time is a constant; here its row is made old by hand.
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    take(&store, "k", HOUR).await;
+    release(&store, "k").await.unwrap();
+    drop(store);
+    let file = folder.path().join("locks.db");
+    let database = rusqlite::Connection::open(&file).unwrap();
+    let old = i64::try_from(TOMBSTONE_TTL.as_millis()).unwrap();
+    let sql = "UPDATE locks SET released_until = released_until - ?";
+    assert_eq!(database.execute(sql, [old]).unwrap(), 1);
+    drop(database);
+    let store = open(folder.path());
+    assert_eq!(release(&store, "k").await, Err(NotHeld::NotFound));
+    store.health().await.unwrap();
+    drop(store);
+    let database = rusqlite::Connection::open(&file).unwrap();
+    let rows: i64 = database
+        .query_row("SELECT count(*) FROM locks", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(rows, 0);
+}
