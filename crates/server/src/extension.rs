@@ -114,9 +114,26 @@ impl From<CallResult> for Outcome {
 
 /// The rest of the way to the function.
 pub struct Next {
-    arounds: vec::IntoIter<Box<dyn Around>>,
+    steps: vec::IntoIter<Step>,
     end: End,
 }
+
+/// An extension that will run.
+pub(crate) struct Step {
+    /// Where it stands in the pipeline.
+    pub(crate) place: usize,
+    pub(crate) around: Box<dyn Around>,
+}
+
+impl Step {
+    /// Whether it may run around a call that is known to fail: those before `atomicLock` only watch.
+    pub(crate) fn is_harmless(&self) -> bool {
+        self.place < PLACE_OF_ATOMIC_LOCK
+    }
+}
+
+/// Where `atomicLock` stands in the pipeline.
+pub(crate) const PLACE_OF_ATOMIC_LOCK: usize = 3;
 
 /// What stands in the middle.
 pub(crate) enum End {
@@ -126,17 +143,28 @@ pub(crate) enum End {
 }
 
 impl Next {
-    pub(crate) fn new(arounds: Vec<Box<dyn Around>>, end: End) -> Self {
+    /// The extensions in any order, and what stands in the middle.
+    pub(crate) fn new(mut steps: Vec<Step>, end: End) -> Self {
+        if matches!(end, End::Fail(_)) {
+            steps.retain(Step::is_harmless);
+        }
+        steps.sort_by_key(|step| step.place);
         Self {
-            arounds: arounds.into_iter(),
+            steps: steps.into_iter(),
             end,
         }
     }
 
+    /// Runs nothing but those who watch, around a call that has failed already.
+    pub(crate) async fn fail(self, context: Context, errors: impl Into<Errors>) -> Outcome {
+        let failed = Self::new(self.steps.collect(), End::Fail(errors.into()));
+        failed.run(context).await
+    }
+
     /// Runs it.
     pub async fn run(mut self, context: Context) -> Outcome {
-        match self.arounds.next() {
-            Some(around) => around.run(context, self).await,
+        match self.steps.next() {
+            Some(step) => step.around.run(context, self).await,
             None => match self.end {
                 End::Fail(errors) => Outcome::failure(errors),
                 End::Call(call) if context.is_detached => run_call(call, context).await,

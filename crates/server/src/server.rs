@@ -5,6 +5,7 @@ mod shutdown;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use forrst_protocol::{
     DEFAULT_MAX_BODY_BYTES, ErrorCode, ErrorObject, Errors, Pointer, Request, Response, Urn,
     Version,
 };
+use futures_util::FutureExt;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,7 +24,7 @@ pub use self::builder::{BuildError, ServerBuilder};
 use crate::Context;
 use crate::context::CallInfo;
 use crate::error::internal_error;
-use crate::extension::{Around, End, Extension, ExtensionCall, Next, Outcome, Trace, Tracing};
+use crate::extension::{End, Extension, ExtensionCall, Next, Outcome, Step, Trace, Tracing};
 use crate::registry::{Registered, Registry};
 
 /// What a server allows at most.
@@ -170,7 +172,13 @@ impl Server {
 
     pub(crate) async fn answer(&self, body: &[u8], origin: Origin) -> Response {
         let response = match Request::parse(body) {
-            Ok(request) => self.call(request, origin).await,
+            Ok(request) => {
+                let id = request.id.clone();
+                // An extension, or the reading of arguments, may panic as well as a function.
+                let answer = AssertUnwindSafe(self.call(request, origin)).catch_unwind();
+                let failed = |_| Response::failure(Some(id), internal_error());
+                answer.await.unwrap_or_else(failed)
+            }
             Err(rejection) => rejection.into(),
         };
         response.with_node(self.shared.node.clone())
@@ -185,7 +193,7 @@ impl Server {
             .find(&request.call)
             .map_err(|error| problems.push(error))
             .ok();
-        let mut plan = shared.plan(&request, function, &origin, &mut problems);
+        let plan = shared.plan(&request, function, &origin, &mut problems);
         let prepared = function.and_then(|function| {
             (function.prepare)(&request.call.arguments)
                 .map_err(|errors| problems.extend(errors))
@@ -193,13 +201,8 @@ impl Server {
         });
         let end = match (Errors::try_from(problems), prepared) {
             (Err(_), Some(call)) => End::Call(call),
-            (problems, _) => {
-                plan.retain(Step::is_harmless);
-                End::Fail(problems.unwrap_or_else(|_| internal_error().into()))
-            }
+            (problems, _) => End::Fail(problems.unwrap_or_else(|_| internal_error().into())),
         };
-        plan.sort_by_key(|step| step.place);
-        let arounds = plan.into_iter().map(|step| step.around).collect();
         let version = function.map(|function| function.version.clone());
         let context = Context {
             server: shared.clone(),
@@ -216,7 +219,7 @@ impl Server {
             cancellation: shared.stop.child_token(),
             is_detached: function.is_some_and(|function| function.is_system),
         };
-        let (result, mut data) = Next::new(arounds, end).run(context).await.into_parts();
+        let (result, mut data) = Next::new(plan, end).run(context).await.into_parts();
         let asked: Vec<Urn> = request.extensions.into_iter().map(|e| e.urn).collect();
         data.sort_by_key(|(urn, _)| asked.iter().position(|asked| asked == urn));
         let response = match result {
@@ -226,19 +229,6 @@ impl Server {
         data.into_iter().fold(response, |response, (urn, data)| {
             response.with_extension(urn, data)
         })
-    }
-}
-
-/// An extension that will run.
-struct Step {
-    place: usize,
-    around: Box<dyn Around>,
-}
-
-impl Step {
-    /// Whether it may run around a call that is known to fail: the first three only watch.
-    fn is_harmless(&self) -> bool {
-        self.place < builder::PLACE_OF_ATOMIC_LOCK
     }
 }
 

@@ -69,6 +69,9 @@ impl Around for Run {
         } = *self;
         let deadline = context.deadline.clone();
         let acquired = tokio::select! {
+            biased;
+            // A lock for a function that is not going to run would be held for nothing.
+            () = context.server.stop.cancelled() => Err(unavailable("The server is shutting down")),
             acquired = acquire(&locks, &options) => acquired,
             error = exceeded(deadline.as_deref()) => Err(error),
         };

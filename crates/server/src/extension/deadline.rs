@@ -137,7 +137,7 @@ impl Around for Run {
         let deadline = Arc::new(Deadline::new(&self.limit, context.call.received));
         context.deadline = Some(deadline.clone());
         let outcome = if deadline.at <= Instant::now() {
-            Outcome::failure(deadline.error())
+            next.fail(context, deadline.error()).await
         } else {
             // The wait and the function mind the deadline themselves; this is for one that blocks its thread.
             let outcome = timeout_at(deadline.at + GRACE, next.run(context)).await;

@@ -15,9 +15,6 @@ use crate::extension::{AtomicLock, DeadlineExtension, Extension, Retry, Tracing}
 use crate::registry::{RegisterError, Registered, Registry};
 use crate::{Context, Function, FunctionError, system};
 
-/// Where `atomicLock` stands among the extensions; those before it only watch.
-pub(super) const PLACE_OF_ATOMIC_LOCK: usize = 3;
-
 /// Puts a [`Server`] together. Mistakes are reported by [`build`](Self::build).
 #[derive(Default)]
 pub struct ServerBuilder {
