@@ -194,6 +194,12 @@ impl LossNotice {
         }
     }
 
+    /// How long the lease lasts for certain.
+    pub fn remaining(&self) -> Duration {
+        let until = self.0.borrow().until;
+        until.saturating_duration_since(Instant::now())
+    }
+
     /// Whether the lease is lost by now.
     pub fn is_lost(&self) -> bool {
         let is_given_up = self.0.has_changed().is_err();

@@ -10,11 +10,13 @@
 
 mod alarm;
 mod event;
+mod expiry;
 mod fence;
 mod guard;
 mod lease;
 mod name;
 mod owner;
+mod pending;
 mod service;
 pub mod state;
 mod storage_key;

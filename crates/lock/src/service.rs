@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::Instant;
 
 use crate::alarm::{Alarm, AlarmClock};
 use crate::event::{EventKind, Events, KeyStyle, Reporter, Stats};
-use crate::state::{Acquire, Acquired, Claim, Extend, NotHeld, Release, Wait, Wake};
+use crate::expiry::{Expiry, until_next_look};
+use crate::pending::{Pending, WaitingPlace};
+use crate::state::{Acquire, Acquired, Claim, Extend, NotHeld, Release, Wait};
 use crate::store::{Answer, ListError, ListRequest, LockStatus, LockStore, Page, StoreError};
 use crate::{Attempt, Fence, Lease, LeaseGuard, LockName, Owner, Ticket, Timestamp, Ttl, Waiter};
 
@@ -108,12 +110,6 @@ pub enum LockError {
     FencesExhausted,
 }
 
-/// A shared store may lose a message between processes. A look this often makes up for it.
-const SAFETY_POLL: Duration = Duration::from_secs(1);
-/// How soon to look again after the store failed.
-const STORE_PAUSE: Duration = Duration::from_millis(250);
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-const SWEEP_BATCH: usize = 1000;
 /// Callers who are refused come back within this time, even when the holder's lease is long.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -300,7 +296,7 @@ impl Core {
         timeout: Duration,
     ) -> Option<(Wait<Waiter>, WaitingPlace)> {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.config.max_waiters {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.leave_waiting_place();
             return None;
         }
         let (waiter, wake) = Waiter::channel();
@@ -321,16 +317,20 @@ impl Core {
         Some((wait, place))
     }
 
+    pub(crate) fn leave_waiting_place(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
     fn until_next_look(&self, left: Duration) -> Duration {
         until_next_look(self.store.as_ref(), left)
     }
 
-    async fn closed(&self) {
+    pub(crate) async fn closed(&self) {
         // The sender lives in `self`, so it cannot be gone.
         let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
-    fn next_ticket(&self) -> Ticket {
+    pub(crate) fn next_ticket(&self) -> Ticket {
         let count = self.tickets.fetch_add(1, Ordering::Relaxed);
         Ticket(self.first_ticket.wrapping_add(u128::from(count)))
     }
@@ -350,7 +350,7 @@ impl Core {
         self.report(kind, lease, Some(now.remaining(lease.acquired_at)));
     }
 
-    fn report(&self, kind: EventKind, lease: &Lease, after: Option<Duration>) {
+    pub(crate) fn report(&self, kind: EventKind, lease: &Lease, after: Option<Duration>) {
         if lease.fence >= Fence::WARN && kind == EventKind::Acquired {
             tracing::warn!(fence = %lease.fence, "fencing tokens are running out");
         }
@@ -365,113 +365,6 @@ impl Drop for Core {
     }
 }
 
-/// One of the places for those who wait, free again when dropped.
-struct WaitingPlace {
-    core: Arc<Core>,
-    wake: oneshot::Receiver<Wake>,
-}
-
-impl Drop for WaitingPlace {
-    fn drop(&mut self) {
-        self.core.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A call on its way. Dropped before it has its outcome, it takes back whatever it got.
-struct Pending {
-    core: Arc<Core>,
-    name: LockName,
-    ticket: Ticket,
-    undo: bool,
-}
-
-impl Pending {
-    fn new(core: Arc<Core>, name: LockName) -> Self {
-        let ticket = core.next_ticket();
-        Self {
-            core,
-            name,
-            ticket,
-            undo: true,
-        }
-    }
-
-    /// `anchor` ties the two clocks: the store read `anchor.1` no earlier than `anchor.0` was here.
-    async fn wait(
-        self,
-        mut place: WaitingPlace,
-        deadline: Instant,
-        anchor: (Instant, Timestamp),
-    ) -> Result<AcquireOutcome, LockError> {
-        let wake = tokio::select! {
-            biased;
-            wake = &mut place.wake => wake,
-            () = self.core.closed() => return Err(LockError::Closed),
-            () = sleep_until(deadline) => {
-                // From here on no grant can come in any more; one that just came is taken.
-                place.wake.close();
-                Ok(place.wake.try_recv().unwrap_or(Wake::TimedOut))
-            }
-        };
-        match wake {
-            Ok(Wake::Granted(lease)) => {
-                let (sent, read) = anchor;
-                self.core
-                    .report(EventKind::GrantedAfterWait, &lease, Some(sent.elapsed()));
-                let until = local_end(sent, lease.expires_at.remaining(read));
-                Ok(AcquireOutcome::Granted(self.granted(lease, until)))
-            }
-            Ok(Wake::TimedOut) => self.timed_out(anchor.0).await,
-            Ok(Wake::Superseded) => {
-                self.nothing_to_undo();
-                Ok(AcquireOutcome::Superseded)
-            }
-            Ok(Wake::FencesExhausted) => Err(LockError::FencesExhausted),
-            Err(_) => Err(StoreError::NotDone("the store went away".into()).into()),
-        }
-    }
-
-    async fn timed_out(mut self, since: Instant) -> Result<AcquireOutcome, LockError> {
-        self.leave();
-        self.core
-            .reporter
-            .report(EventKind::TimedOut, &self.name, None, Some(since.elapsed()));
-        let left = match self.core.store.inspect(&self.name).await {
-            Ok(Answer {
-                outcome: Some(status),
-                now,
-                ..
-            }) => status.lease.expires_at.remaining(now),
-            // Free by now, or the store does not say: soon.
-            _ => Duration::ZERO,
-        };
-        Ok(AcquireOutcome::TimedOut {
-            retry_after: retry_after(left),
-        })
-    }
-
-    fn granted(mut self, lease: Lease, until: Instant) -> LeaseGuard {
-        self.undo = false;
-        LeaseGuard::new(self.core.clone(), lease, self.ticket, until)
-    }
-
-    fn nothing_to_undo(mut self) {
-        self.undo = false;
-    }
-
-    fn leave(&mut self) {
-        if std::mem::take(&mut self.undo) {
-            self.core.store.abandon(&self.name, self.ticket);
-        }
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        self.leave();
-    }
-}
-
 /// When a lease that the store lets live for `time` after `sent` is over, as far as this process is concerned.
 ///
 /// Stores count whole milliseconds, so the first one may be shorter than the others.
@@ -481,73 +374,8 @@ pub(crate) fn local_end(sent: Instant, time: Duration) -> Instant {
 
 /// A hint for the next try, from half of it to all of it at random, so that those refused together do not
 /// come back together.
-fn retry_after(left: Duration) -> Duration {
+pub(crate) fn retry_after(left: Duration) -> Duration {
     let most = left.min(MAX_RETRY_AFTER).max(Duration::from_millis(1));
     let most = u64::try_from(most.as_millis()).unwrap_or(1);
     Duration::from_millis(fastrand::u64(most.div_ceil(2)..=most))
-}
-
-fn until_next_look(store: &dyn LockStore, left: Duration) -> Duration {
-    if store.capabilities().shared {
-        left.min(SAFETY_POLL)
-    } else {
-        left
-    }
-}
-
-/// The task that minds expiry: alarms for keys that somebody waits for, and a sweep for all others.
-struct Expiry {
-    store: Arc<dyn LockStore>,
-    reporter: Arc<Reporter>,
-    clock: Arc<AlarmClock>,
-}
-
-impl Expiry {
-    async fn run(self) {
-        let this = Arc::new(self);
-        let mut sweep = interval(SWEEP_INTERVAL);
-        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                // A store that is slow for one key must not delay the others.
-                name = this.clock.ring() => drop(tokio::spawn(this.clone().settle(name))),
-                _ = sweep.tick() => this.sweep().await,
-            }
-        }
-    }
-
-    async fn settle(self: Arc<Self>, name: LockName) {
-        let again = match self.store.settle(&name).await {
-            Ok(answer) => {
-                self.report(answer.expired.as_ref());
-                let Answer { outcome, now, .. } = answer;
-                if outcome.waiters == 0 {
-                    return;
-                }
-                outcome.expires_at.map_or(STORE_PAUSE, |expires_at| {
-                    until_next_look(self.store.as_ref(), expires_at.remaining(now))
-                })
-            }
-            Err(_) => STORE_PAUSE,
-        };
-        self.clock.set(&name, Instant::now() + again);
-    }
-
-    async fn sweep(&self) {
-        while let Ok(expired) = self.store.expire(SWEEP_BATCH).await {
-            self.report(&expired);
-            if expired.len() < SWEEP_BATCH {
-                return;
-            }
-            tokio::task::yield_now().await;
-        }
-    }
-
-    fn report<'a>(&self, expired: impl IntoIterator<Item = &'a Lease>) {
-        for lease in expired {
-            let fence = Some(lease.fence);
-            self.reporter
-                .report(EventKind::Expired, &lease.name, fence, None);
-        }
-    }
 }

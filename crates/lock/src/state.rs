@@ -105,13 +105,14 @@ pub trait Command<W> {
     type Outcome;
 
     /// The command's own part of a step. Call [`step`] instead: it sees to the three rules.
-    fn apply(
-        self,
-        state: &mut State<W>,
-        now: Timestamp,
-        mint: MintFence<'_>,
-        woken: &mut Vec<Woken<W>>,
-    ) -> Self::Outcome;
+    fn apply(self, state: &mut State<W>, turn: &mut Turn<'_, W>) -> Self::Outcome;
+}
+
+/// What a command has at hand.
+pub struct Turn<'a, W> {
+    now: Timestamp,
+    mint: MintFence<'a>,
+    woken: Vec<Woken<W>>,
 }
 
 /// Applies one command to one key at the time `now`.
@@ -121,15 +122,19 @@ pub fn step<W, C: Command<W>>(
     now: Timestamp,
     mint: MintFence<'_>,
 ) -> Step<W, C::Outcome> {
-    let mut woken = Vec::new();
+    let mut turn = Turn {
+        now,
+        mint,
+        woken: Vec::new(),
+    };
     let expired = state.expire(now);
-    state.hand_over(now, mint, &mut woken);
-    let outcome = command.apply(state, now, mint, &mut woken);
-    state.hand_over(now, mint, &mut woken);
+    state.hand_over(&mut turn);
+    let outcome = command.apply(state, &mut turn);
+    state.hand_over(&mut turn);
     Step {
         outcome,
         expired,
-        woken,
+        woken: turn.woken,
     }
 }
 
@@ -200,17 +205,11 @@ pub enum Acquired {
 impl<W> Command<W> for Acquire<W> {
     type Outcome = Acquired;
 
-    fn apply(
-        self,
-        state: &mut State<W>,
-        now: Timestamp,
-        mint: MintFence<'_>,
-        woken: &mut Vec<Woken<W>>,
-    ) -> Acquired {
+    fn apply(self, state: &mut State<W>, turn: &mut Turn<'_, W>) -> Acquired {
         let Self { claim, wait } = self;
         let Some(holder) = &mut state.holder else {
-            return match mint() {
-                Some(fence) => Acquired::Granted(state.grant(claim, fence, now)),
+            return match (turn.mint)() {
+                Some(fence) => Acquired::Granted(state.grant(claim, fence, turn.now)),
                 None => Acquired::FencesExhausted,
             };
         };
@@ -229,12 +228,12 @@ impl<W> Command<W> for Acquire<W> {
             .find(|queued| claim.repeats(&queued.claim.owner, queued.claim.attempt.as_ref()));
         let queued = Queued {
             claim,
-            until: now + wait.timeout,
+            until: turn.now + wait.timeout,
             waiter: wait.waiter,
         };
         if let Some(earlier) = earlier {
             let earlier = std::mem::replace(earlier, queued);
-            woken.push(Woken {
+            turn.woken.push(Woken {
                 waiter: earlier.waiter,
                 ticket: earlier.claim.ticket,
                 wake: Wake::Superseded,
@@ -269,13 +268,7 @@ pub enum Abandoned {
 impl<W> Command<W> for Abandon {
     type Outcome = Abandoned;
 
-    fn apply(
-        self,
-        state: &mut State<W>,
-        _: Timestamp,
-        _: MintFence<'_>,
-        _: &mut Vec<Woken<W>>,
-    ) -> Abandoned {
+    fn apply(self, state: &mut State<W>, _: &mut Turn<'_, W>) -> Abandoned {
         if let Some(holder) = state.holder.take_if(|holder| holder.ticket == self.ticket) {
             return Abandoned::Returned(holder.lease);
         }
@@ -316,15 +309,9 @@ pub enum NotHeld {
 impl<W> Command<W> for Release {
     type Outcome = Result<Lease, NotHeld>;
 
-    fn apply(
-        self,
-        state: &mut State<W>,
-        now: Timestamp,
-        _: MintFence<'_>,
-        _: &mut Vec<Woken<W>>,
-    ) -> Self::Outcome {
-        state.held_by(&self.owner, self.fence, now)?;
-        state.end_lease(now).ok_or(NotHeld::NotFound)
+    fn apply(self, state: &mut State<W>, turn: &mut Turn<'_, W>) -> Self::Outcome {
+        state.held_by(&self.owner, self.fence, turn.now)?;
+        state.end_lease(turn.now).ok_or(NotHeld::NotFound)
     }
 }
 
@@ -342,15 +329,9 @@ pub struct Extend {
 impl<W> Command<W> for Extend {
     type Outcome = Result<Lease, NotHeld>;
 
-    fn apply(
-        self,
-        state: &mut State<W>,
-        now: Timestamp,
-        _: MintFence<'_>,
-        _: &mut Vec<Woken<W>>,
-    ) -> Self::Outcome {
-        let lease = state.held_by(&self.owner, self.fence, now)?;
-        lease.expires_at = now + self.ttl.as_duration();
+    fn apply(self, state: &mut State<W>, turn: &mut Turn<'_, W>) -> Self::Outcome {
+        let lease = state.held_by(&self.owner, self.fence, turn.now)?;
+        lease.expires_at = turn.now + self.ttl.as_duration();
         Ok(lease.clone())
     }
 }
@@ -363,14 +344,8 @@ impl<W> Command<W> for ForceRelease {
     /// The lease that was ended; none when the lock was free.
     type Outcome = Option<Lease>;
 
-    fn apply(
-        self,
-        state: &mut State<W>,
-        now: Timestamp,
-        _: MintFence<'_>,
-        _: &mut Vec<Woken<W>>,
-    ) -> Option<Lease> {
-        state.end_lease(now)
+    fn apply(self, state: &mut State<W>, turn: &mut Turn<'_, W>) -> Option<Lease> {
+        state.end_lease(turn.now)
     }
 }
 
@@ -381,7 +356,7 @@ pub struct Settle;
 impl<W> Command<W> for Settle {
     type Outcome = ();
 
-    fn apply(self, _: &mut State<W>, _: Timestamp, _: MintFence<'_>, _: &mut Vec<Woken<W>>) {}
+    fn apply(self, _: &mut State<W>, _: &mut Turn<'_, W>) {}
 }
 
 impl<W> State<W> {
@@ -445,19 +420,19 @@ impl<W> State<W> {
         Some(expired.lease)
     }
 
-    fn hand_over(&mut self, now: Timestamp, mint: MintFence<'_>, woken: &mut Vec<Woken<W>>) {
+    fn hand_over(&mut self, turn: &mut Turn<'_, W>) {
         while self.holder.is_none()
             && let Some(next) = self.queue.pop_front()
         {
             let ticket = next.claim.ticket;
-            let wake = if next.until <= now {
+            let wake = if next.until <= turn.now {
                 Wake::TimedOut
-            } else if let Some(fence) = mint() {
-                Wake::Granted(self.grant(next.claim, fence, now))
+            } else if let Some(fence) = (turn.mint)() {
+                Wake::Granted(self.grant(next.claim, fence, turn.now))
             } else {
                 Wake::FencesExhausted
             };
-            woken.push(Woken {
+            turn.woken.push(Woken {
                 waiter: next.waiter,
                 ticket,
                 wake,

@@ -110,6 +110,11 @@ impl HeldLease {
         self.loss.lost().await;
     }
 
+    /// How long the lease lasts for certain.
+    pub fn remaining(&self) -> std::time::Duration {
+        self.loss.remaining()
+    }
+
     /// Whether the lease is over.
     pub fn is_lost(&self) -> bool {
         self.loss.is_lost()

@@ -12,12 +12,13 @@ use async_trait::async_trait;
 use forrst_protocol::{ErrorObject, Errors, FunctionName, Pointer, RawObject, Urn, Version};
 use futures_util::FutureExt;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 pub use self::deadline::Deadline;
 pub use self::tracing::Trace;
 use crate::Context;
 use crate::error::{internal_error, unavailable};
-use crate::function::{CallResult, PreparedCall};
+use crate::function::{CallResult, PreparedCall, read_json};
 
 pub(crate) use self::atomic_lock::AtomicLock;
 pub(crate) use self::deadline::{DeadlineExtension, millis};
@@ -29,7 +30,8 @@ pub(crate) use self::tracing::Tracing;
 /// A call has two phases. First [`prepare`](Self::prepare) checks the options of each extension, and nothing else has
 /// happened when one is wrong. Then each [`Around`] runs, from the outermost to the innermost, and the function in the
 /// middle. The order is always the same: `deadline`, `tracing`, `retry`, `atomicLock`, then those that were registered, in the
-/// order of their registration.
+/// order of their registration. So a registered extension runs only when the lock was granted, and, like the function, to its
+/// end, even if the caller hangs up.
 pub trait Extension: Send + Sync + 'static {
     /// The name in requests, such as `urn:acme:forrst:ext:audit`.
     fn urn(&self) -> &str;
@@ -65,6 +67,19 @@ pub struct ExtensionCall<'a> {
     pub function: &'a FunctionName,
     /// The W3C `traceparent` that came with the request.
     pub(crate) traceparent: Option<&'a str>,
+}
+
+impl ExtensionCall<'_> {
+    /// The options as a type; those that were left out are an empty object.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_ARGUMENTS`, with a pointer to the first option that does not fit.
+    pub fn read_options<T: DeserializeOwned>(&self) -> Result<T, Errors> {
+        let at = self.pointer.clone().key("options");
+        let options = self.options.cloned().unwrap_or_default();
+        read_json(&options, at).map_err(Errors::from)
+    }
 }
 
 /// What an extension does with one call.
@@ -164,6 +179,12 @@ impl Next {
     /// Runs it.
     pub async fn run(mut self, context: Context) -> Outcome {
         match self.steps.next() {
+            // A registered extension may do something after the function, and has to come to it.
+            Some(step) if step.place > PLACE_OF_ATOMIC_LOCK => {
+                let server = context.server.clone();
+                let work = |context| async move { step.around.run(context, self).await };
+                server.detach(context, work).await
+            }
             Some(step) => step.around.run(context, self).await,
             None => match self.end {
                 End::Fail(errors) => Outcome::failure(errors),

@@ -1,4 +1,56 @@
 //! A Forrst server as a library: register functions, serve them, and let callers lock what they touch.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use forrst_server::schemars::{self, JsonSchema};
+//! use forrst_server::{Context, FunctionError, Server};
+//! use forrst_stores::MemoryStore;
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Deserialize, JsonSchema)]
+//! struct Charge {
+//!     user_id: String,
+//!     amount: u64,
+//! }
+//!
+//! #[derive(Serialize, JsonSchema)]
+//! struct Receipt {
+//!     charged: u64,
+//!     fence: Option<String>,
+//! }
+//!
+//! async fn charge(context: Context, charge: Charge) -> Result<Receipt, FunctionError> {
+//!     // What the database compares: it refuses a smaller fence than it has seen.
+//!     let fence = context.lease().map(|lease| lease.fence().to_string());
+//!     Ok(Receipt { charged: charge.amount, fence })
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = Server::builder()
+//!     .store(Arc::new(MemoryStore::new()))
+//!     .function("payments.charge", "1.0.0", charge)
+//!     .build()?;
+//!
+//! // `server.serve("127.0.0.1:7420").await?` listens; `handle` does the same without a socket.
+//! let response = server
+//!     .handle(
+//!         br#"{"protocol": {"name": "forrst", "version": "0.1.0"}, "id": "req_001",
+//!              "call": {"function": "payments.charge", "arguments": {"user_id": "user_123", "amount": 100}},
+//!              "extensions": [{"urn": "urn:forrst:ext:atomicLock",
+//!                              "options": {"key": "user:123", "ttl": {"value": 30, "unit": "second"}}}]}"#,
+//!     )
+//!     .await;
+//! assert_eq!(response.http_status(), 200);
+//! let lock = response.extension("urn:forrst:ext:atomicLock").unwrap();
+//! assert!(lock.get().contains("lock:payments.charge:user:123"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Functions are typed; wrong arguments are refused before a lock is taken. [`Context`] tells a function about its caller, its
+//! deadline and its lease. [`Extension`] is for doing more around a call. [`Server::router`] stands in any axum application.
 
 mod context;
 mod error;
@@ -10,6 +62,10 @@ mod server;
 mod system;
 mod time;
 mod transport;
+
+pub use async_trait::async_trait;
+pub use forrst_protocol as protocol;
+pub use schemars;
 
 pub use context::{Context, HeldLease};
 pub use error::FunctionError;

@@ -48,11 +48,19 @@ pub(crate) fn read<T: DeserializeOwned>(
     raw: &RawObject<'_>,
     explain: &Explain,
 ) -> Result<T, Errors> {
-    let mut json = serde_json::Deserializer::from_str(raw.get());
-    serde_path_to_error::deserialize(&mut json).map_err(|error| {
+    read_json(raw, arguments_pointer()).map_err(|first| {
         let problems = explain.problems(raw);
-        Errors::try_from(problems).unwrap_or_else(|_| first_problem(&error).into())
+        Errors::try_from(problems).unwrap_or_else(|_| first.into())
     })
+}
+
+/// Reads an object that stands at `at` in the request; the error names the first member that does not fit.
+pub(crate) fn read_json<T: DeserializeOwned>(
+    raw: &RawObject<'_>,
+    at: Pointer,
+) -> Result<T, ErrorObject> {
+    let mut json = serde_json::Deserializer::from_str(raw.get());
+    serde_path_to_error::deserialize(&mut json).map_err(|error| first_problem(&error, at))
 }
 
 /// One problem that the schema sees, or several when it is about several members.
@@ -74,19 +82,19 @@ fn explain(error: &jsonschema::ValidationError<'_>) -> Vec<ErrorObject> {
     }
 }
 
-/// What serde stumbled over, for types whose schema says less than they demand.
-fn first_problem(error: &serde_path_to_error::Error<serde_json::Error>) -> ErrorObject {
+/// What serde stumbled over.
+fn first_problem(
+    error: &serde_path_to_error::Error<serde_json::Error>,
+    at: Pointer,
+) -> ErrorObject {
     use serde_path_to_error::Segment;
-    let at = error
-        .path()
-        .iter()
-        .fold(arguments_pointer(), |at, segment| match segment {
-            Segment::Seq { index } => at.index(*index),
-            Segment::Map { key } => at.key(key),
-            Segment::Enum { variant } => at.key(variant),
-            Segment::Unknown => at,
-        });
-    // The position of serde_json counts inside the arguments, which nobody sees alone.
+    let at = error.path().iter().fold(at, |at, segment| match segment {
+        Segment::Seq { index } => at.index(*index),
+        Segment::Map { key } => at.key(key),
+        Segment::Enum { variant } => at.key(variant),
+        Segment::Unknown => at,
+    });
+    // The position of serde_json counts inside the object, which nobody sees alone.
     let message = error.inner().to_string();
     let message = message.split(" at line ").next().unwrap_or(&message);
     problem(at, message.to_owned())

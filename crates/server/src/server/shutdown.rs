@@ -35,6 +35,11 @@ impl Server {
         }
     }
 
+    /// Returns when the server begins to shut down: what an application that mounts the router waits for.
+    pub async fn shutting_down(&self) {
+        self.shared.draining.cancelled().await;
+    }
+
     /// Whether the server has begun to shut down.
     pub fn is_shutting_down(&self) -> bool {
         self.shared.draining.is_cancelled()

@@ -36,7 +36,8 @@ struct App {
 impl Server {
     /// The server's routes, to be served or to be mounted into an application.
     ///
-    /// They are `/forrst`, `/rpc`, `/health` and `/ready`.
+    /// They are `/forrst`, `/rpc`, `/health` and `/ready`. Limits on connections and silent clients are
+    /// [`serve`](Self::serve)'s; an application that mounts the routes has its own.
     pub fn router(&self) -> Router {
         let app = App {
             server: self.clone(),

@@ -1,0 +1,39 @@
+//! Language-neutral vectors of the wire contract, and a runner that plays them against any server.
+//!
+//! A vector is a JSON file: requests, and patterns that the answers must match. The format stands in
+//! `conformance/README.md`, and is small enough to be played by a runner in another language. This one is a
+//! library for tests and commands, and the binary `forrst-conformance` for everybody else.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), forrst_conformance::RunError> {
+//! use forrst_conformance::{Options, run};
+//!
+//! let report = run("http://127.0.0.1:7420", &Options::default()).await?;
+//! println!("{report}");
+//! assert_eq!(report.counts().failed, 0);
+//! # Ok(())
+//! # }
+//! ```
+
+mod catalogue;
+mod check;
+mod mismatch;
+mod pattern;
+mod play;
+mod report;
+mod rules;
+mod run;
+mod template;
+mod time;
+mod transport;
+mod vector;
+
+pub use catalogue::{CatalogueError, embedded, in_folder};
+pub use mismatch::Mismatch;
+pub use pattern::PatternError;
+pub use play::Failure;
+pub use report::{Counts, Outcome, Report, Verdict};
+pub use run::{Options, RunError, run};
+pub use template::TemplateError;
+pub use transport::UrlError;
+pub use vector::{StepError, Transport, Vector, VectorError};

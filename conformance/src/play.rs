@@ -1,0 +1,372 @@
+//! Plays the steps of one vector over one transport.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::check::{Checked, Sent, check};
+use crate::mismatch::{Mismatch, shortened, shown};
+use crate::rules::Id;
+use crate::template::{self, TemplateError, Variables};
+use crate::transport::{Answer, Exchange, ExchangeError, Server, Wire};
+use crate::vector::{Action, Capture, Count, Expect, Message, Step, Transport, Vector};
+
+/// The pause before a step with `until_ms` is sent again.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a WebSocket that has nothing to say is listened to.
+const SILENCE: Duration = Duration::from_millis(500);
+
+/// Why a vector failed.
+#[derive(Debug, Clone, Serialize)]
+pub struct Failure {
+    /// Which step, counted from 1.
+    pub step: usize,
+    /// What the step is for, where the vector says so.
+    pub about: Option<String>,
+    /// What was sent.
+    pub request: String,
+    /// What the vector expects, as it is written there.
+    pub expected: Value,
+    /// What came.
+    pub answer: String,
+    /// In what the two differ.
+    pub mismatches: Vec<Mismatch>,
+}
+
+/// Plays a vector to its end, or to the first step that fails.
+pub(crate) async fn play(
+    vector: &Vector,
+    transport: Transport,
+    server: &Server,
+    patience: Duration,
+) -> Result<(), Failure> {
+    let mut player = Player {
+        line: Line {
+            server: server.clone(),
+            transport,
+            patience,
+        },
+        variables: Variables::from([("unique".to_owned(), Value::from(unique()))]),
+        started: HashMap::new(),
+    };
+    for (index, step) in vector.steps.iter().enumerate() {
+        player.step(step).await.map_err(|report| Failure {
+            step: index + 1,
+            about: step.about.clone(),
+            request: report.request,
+            expected: report.expected,
+            answer: report.answer,
+            mismatches: report.mismatches,
+        })?;
+    }
+    Ok(())
+}
+
+/// Twelve characters that no other run has, so that runs do not meet on a shared server.
+fn unique() -> String {
+    let mut random = fastrand::Rng::new();
+    let characters = std::iter::repeat_with(|| match random.u8(0..36) {
+        digit @ 0..10 => char::from(b'0' + digit),
+        letter => char::from(b'a' + letter - 10),
+    });
+    characters.take(12).collect()
+}
+
+/// What a failed step has to tell.
+#[derive(Debug, Default)]
+struct StepReport {
+    request: String,
+    expected: Value,
+    answer: String,
+    mismatches: Vec<Mismatch>,
+}
+
+struct Player {
+    line: Line,
+    variables: Variables,
+    started: HashMap<String, Started>,
+}
+
+struct Started {
+    outgoing: Outgoing,
+    exchange: Exchange,
+}
+
+impl Player {
+    async fn step(&mut self, step: &Step) -> Result<(), StepReport> {
+        match &step.action {
+            Action::Sleep(time) => {
+                sleep(*time).await;
+                Ok(())
+            }
+            Action::Send {
+                message,
+                expect,
+                capture,
+                until,
+            } => self.send(message, expect, capture, *until).await,
+            Action::Start { name, message } => self.start(name, message).await,
+            Action::Await {
+                name,
+                expect,
+                capture,
+            } => self.finish(name, expect, capture).await,
+            Action::HangUp { name } => {
+                if let Some(started) = self.started.remove(name) {
+                    started.exchange.hang_up().await;
+                }
+                Ok(())
+            }
+            Action::Together {
+                sends,
+                times,
+                counts,
+            } => self.together(sends, *times, counts).await,
+        }
+    }
+
+    async fn send(
+        &mut self,
+        message: &Message,
+        expect: &Expect,
+        capture: &Capture,
+        until: Option<Duration>,
+    ) -> Result<(), StepReport> {
+        let give_up = until.map(|until| Instant::now() + until);
+        loop {
+            let outgoing = self.line.outgoing(message, &self.variables);
+            let result = self.line.send(outgoing, expect, &self.variables).await;
+            let may_come_right = give_up.is_some_and(|give_up| Instant::now() < give_up);
+            match result {
+                Ok(body) => return self.capture(capture, body),
+                Err(_) if may_come_right => sleep(PAUSE).await,
+                Err(report) => return Err(report),
+            }
+        }
+    }
+
+    async fn start(&mut self, name: &str, message: &Message) -> Result<(), StepReport> {
+        let outgoing = self
+            .line
+            .outgoing(message, &self.variables)
+            .map_err(StepReport::from)?;
+        let exchange = self
+            .line
+            .server
+            .open(outgoing.wire.clone())
+            .await
+            .map_err(|error| outgoing.failed(&Expect::default(), &error))?;
+        let started = Started { outgoing, exchange };
+        self.started.insert(name.to_owned(), started);
+        Ok(())
+    }
+
+    async fn finish(
+        &mut self,
+        name: &str,
+        expect: &Expect,
+        capture: &Capture,
+    ) -> Result<(), StepReport> {
+        // Loading has seen to it that what is awaited was started.
+        let Some(Started { outgoing, exchange }) = self.started.remove(name) else {
+            return Ok(());
+        };
+        let body = self
+            .line
+            .receive(&outgoing, exchange, expect, &self.variables)
+            .await?;
+        self.capture(capture, body)
+    }
+
+    async fn together(
+        &mut self,
+        sends: &[(Message, Expect)],
+        times: usize,
+        counts: &[Count],
+    ) -> Result<(), StepReport> {
+        let mut tasks = JoinSet::new();
+        for index in 0..times {
+            let mut variables = self.variables.clone();
+            variables.insert("index".to_owned(), Value::from(index));
+            for (message, expect) in sends {
+                let outgoing = self.line.outgoing(message, &variables);
+                let (line, expect, variables) =
+                    (self.line.clone(), expect.clone(), variables.clone());
+                tasks.spawn(async move { line.send(outgoing, &expect, &variables).await });
+            }
+        }
+        let mut bodies = Vec::new();
+        while let Some(result) = tasks.join_next().await {
+            bodies.push(result.unwrap_or_else(|error| Err(StepReport::from(error)))?);
+        }
+        self.count(&bodies, counts)
+    }
+
+    fn count(&self, bodies: &[Option<Value>], counts: &[Count]) -> Result<(), StepReport> {
+        let mismatches: Vec<Mismatch> = counts
+            .iter()
+            .filter_map(|Count { body, exactly }| {
+                let matching = bodies
+                    .iter()
+                    .filter(|found| body.mismatches(found.as_ref(), &self.variables).is_empty())
+                    .count();
+                (matching != *exactly).then(|| {
+                    let expected = format!("{exactly} answers {body}");
+                    Mismatch::new("counts", expected, matching.to_string())
+                })
+            })
+            .collect();
+        if mismatches.is_empty() {
+            return Ok(());
+        }
+        let answers: Vec<String> = bodies.iter().map(|body| shown(body.as_ref())).collect();
+        Err(StepReport {
+            answer: shortened(&answers.join("\n")),
+            mismatches,
+            ..StepReport::default()
+        })
+    }
+
+    fn capture(&mut self, capture: &Capture, body: Option<Value>) -> Result<(), StepReport> {
+        for (name, pointer) in capture {
+            let found = body.as_ref().and_then(|body| body.pointer(pointer));
+            let Some(value) = found else {
+                return Err(StepReport {
+                    answer: shown(body.as_ref()),
+                    mismatches: vec![Mismatch::new(pointer, "something to capture", "nothing")],
+                    ..StepReport::default()
+                });
+            };
+            self.variables.insert(name.clone(), value.clone());
+        }
+        Ok(())
+    }
+}
+
+/// A message ready to go, and what its answer is checked by.
+#[derive(Debug, Clone)]
+struct Outgoing {
+    message: Message,
+    wire: Wire,
+    id: Id,
+}
+
+impl Outgoing {
+    fn failed(&self, expect: &Expect, error: &ExchangeError) -> StepReport {
+        StepReport {
+            request: shortened(&self.wire.shown()),
+            expected: expect.as_written.clone(),
+            answer: error.to_string(),
+            mismatches: vec![Mismatch::new("", "an answer", error.to_string())],
+        }
+    }
+}
+
+/// The way to the server.
+#[derive(Debug, Clone)]
+struct Line {
+    server: Server,
+    transport: Transport,
+    patience: Duration,
+}
+
+impl Line {
+    fn outgoing(
+        &self,
+        message: &Message,
+        variables: &Variables,
+    ) -> Result<Outgoing, TemplateError> {
+        Ok(Outgoing {
+            message: message.clone(),
+            wire: Wire::of(message, self.transport, variables)?,
+            id: match message {
+                Message::Envelope(envelope) => Id::of(&template::fill(envelope, variables)?),
+                _ => Id::Unknown,
+            },
+        })
+    }
+
+    async fn send(
+        &self,
+        outgoing: Result<Outgoing, TemplateError>,
+        expect: &Expect,
+        variables: &Variables,
+    ) -> Result<Option<Value>, StepReport> {
+        let outgoing = outgoing?;
+        let exchange = self
+            .server
+            .open(outgoing.wire.clone())
+            .await
+            .map_err(|error| outgoing.failed(expect, &error))?;
+        self.receive(&outgoing, exchange, expect, variables).await
+    }
+
+    async fn receive(
+        &self,
+        outgoing: &Outgoing,
+        exchange: Exchange,
+        expect: &Expect,
+        variables: &Variables,
+    ) -> Result<Option<Value>, StepReport> {
+        let listens_for_silence = expect.nothing && self.transport == Transport::Ws;
+        let patience = if listens_for_silence {
+            SILENCE
+        } else {
+            self.patience
+        };
+        let answer = match exchange.answer(patience).await {
+            Err(ExchangeError::TimedOut(_)) if listens_for_silence => Answer::default(),
+            answer => answer.map_err(|error| outgoing.failed(expect, &error))?,
+        };
+        let sent = Sent {
+            message: &outgoing.message,
+            transport: self.transport,
+            id: outgoing.id.clone(),
+        };
+        let Checked { body, mismatches } = check(&sent, expect, &answer, variables);
+        if mismatches.is_empty() {
+            return Ok(body);
+        }
+        Err(StepReport {
+            request: shortened(&outgoing.wire.shown()),
+            expected: expect.as_written.clone(),
+            answer: told(&answer),
+            mismatches,
+        })
+    }
+}
+
+fn told(answer: &Answer) -> String {
+    let body = String::from_utf8_lossy(&answer.body);
+    match answer.status {
+        Some(status) => format!("HTTP {status} {}", shortened(&body)),
+        None => shortened(&body),
+    }
+}
+
+impl From<TemplateError> for StepReport {
+    fn from(error: TemplateError) -> Self {
+        Self {
+            mismatches: vec![Mismatch::new(
+                "",
+                "a request that can be sent",
+                error.to_string(),
+            )],
+            ..Self::default()
+        }
+    }
+}
+
+impl From<tokio::task::JoinError> for StepReport {
+    fn from(error: tokio::task::JoinError) -> Self {
+        Self {
+            mismatches: vec![Mismatch::new("", "an answer", error.to_string())],
+            ..Self::default()
+        }
+    }
+}

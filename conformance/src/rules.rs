@@ -1,0 +1,259 @@
+//! What holds for every Forrst answer, whatever a vector expects of it.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use crate::mismatch::{Mismatch, shown};
+use crate::pattern::Pattern;
+use crate::template::Variables;
+use crate::transport::Answer;
+
+/// The longest id, in bytes.
+const MAX_ID: usize = 256;
+
+/// What the contract says of every response.
+static RESPONSE: LazyLock<Pattern> = LazyLock::new(|| {
+    let place = json!({"$one_of": [
+        {"$exact": {"pointer": "$regex:^(/([^~/]|~[01])*)*$"}},
+        {"$exact": {"position": {"$range": [0, u32::MAX]}}},
+    ]});
+    let optional = |pattern: Value| json!({"$one_of": ["$absent", pattern]});
+    let error = json!({
+        "code": "$regex:^[A-Z][A-Z0-9]*(_[A-Z0-9]+)*$",
+        "message": "$regex:.",
+        "source": optional(place),
+        "details": optional(json!("$object")),
+    });
+    let pattern = json!({
+        "protocol": {"name": "forrst", "version": r"$regex:^\d+\.\d+\.\d+"},
+        "id": {"$one_of": ["$regex:.", null]},
+        "result": "$any",
+        "errors": optional(json!({"$all_of": [{"$each": error}, {"$not": []}]})),
+        "extensions": optional(json!({"$each": {"$exact": {"urn": "$regex:^urn:", "data": "$object"}}})),
+        "meta": {"node": "$regex:."},
+    });
+    Pattern::parse(&pattern).unwrap_or(Pattern::Absent)
+});
+
+/// The id that the answer has to have.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Id {
+    /// The runner did not make the request, so it does not know.
+    Unknown,
+    Echoed(String),
+    Null,
+}
+
+impl Id {
+    /// What an envelope's own id leads to.
+    pub(crate) fn of(envelope: &Value) -> Self {
+        match envelope.get("id").and_then(Value::as_str) {
+            Some(id) if !id.is_empty() && id.len() <= MAX_ID => Self::Echoed(id.to_owned()),
+            _ => Self::Null,
+        }
+    }
+}
+
+/// Everything in which a response breaks the rules.
+pub(crate) fn mismatches(body: &Value, id: &Id) -> Vec<Mismatch> {
+    let mut mismatches = RESPONSE.mismatches(Some(body), &Variables::new());
+    let has_errors = body.get("errors").is_some();
+    if has_errors && body.get("result").is_some_and(|result| !result.is_null()) {
+        let found = shown(body.get("result"));
+        mismatches.push(Mismatch::new("/result", "null beside errors", found));
+    }
+    let expected = match id {
+        Id::Unknown => return mismatches,
+        Id::Echoed(id) => json!(id),
+        Id::Null => Value::Null,
+    };
+    if body.get("id") != Some(&expected) {
+        let found = shown(body.get("id"));
+        mismatches.push(Mismatch::new("/id", expected.to_string(), found));
+    }
+    mismatches
+}
+
+/// Everything in which the HTTP response around an answer breaks the rules.
+pub(crate) fn http_mismatches(
+    answer: &Answer,
+    body: &Value,
+    expected: Option<u16>,
+) -> Vec<Mismatch> {
+    let mut mismatches = Vec::new();
+    let status = expected.unwrap_or_else(|| status(body));
+    if answer.status != Some(status) {
+        let found = answer
+            .status
+            .map_or("none".into(), |found| found.to_string());
+        mismatches.push(Mismatch::new("status", status.to_string(), found));
+    }
+    let mut header = |name: &str, expected: &str, is_right: &dyn Fn(&str) -> bool| {
+        let found = answer.header(name);
+        if !found.is_some_and(is_right) {
+            let at = format!("header {name}");
+            mismatches.push(Mismatch::new(at, expected, found.unwrap_or("nothing")));
+        }
+    };
+    header("content-type", "application/json", &|found| {
+        found.starts_with("application/json")
+    });
+    header("x-forrst-duration-ms", "a number", &|found| {
+        found.parse::<f64>().is_ok()
+    });
+    let node = body.pointer("/meta/node").and_then(Value::as_str);
+    if let Some(node) = node {
+        header("x-forrst-node", node, &|found| found == node);
+    }
+    // An id with other characters cannot be a header's value as it stands.
+    let id = body.get("id").and_then(Value::as_str);
+    if let Some(id) = id.filter(|id| id.bytes().all(|byte| byte.is_ascii_graphic())) {
+        header("x-forrst-request-id", id, &|found| found == id);
+    }
+    mismatches
+}
+
+/// The HTTP status that a response has to come with.
+fn status(body: &Value) -> u16 {
+    let errors = body.get("errors").and_then(Value::as_array);
+    match errors.map(Vec::as_slice) {
+        None => 200,
+        Some([error]) => error
+            .get("code")
+            .and_then(Value::as_str)
+            .map_or(400, status_of_code),
+        Some(_) => 400,
+    }
+}
+
+/// Codes that are not in the contract's table are the application's.
+fn status_of_code(code: &str) -> u16 {
+    match code {
+        "UNAUTHORIZED" => 401,
+        "FORBIDDEN" | "LOCK_OWNERSHIP_MISMATCH" => 403,
+        "FUNCTION_NOT_FOUND" | "VERSION_NOT_FOUND" | "LOCK_NOT_FOUND" => 404,
+        "DEADLINE_EXCEEDED" => 408,
+        "LOCK_ALREADY_RELEASED" => 409,
+        "LOCK_ACQUISITION_FAILED" | "LOCK_TIMEOUT" => 423,
+        "RATE_LIMITED" => 429,
+        "INTERNAL_ERROR" => 500,
+        "UNAVAILABLE" => 503,
+        _ => 400,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn success() -> Value {
+        json!({
+            "protocol": {"name": "forrst", "version": "0.1.0"},
+            "id": "r",
+            "result": null,
+            "meta": {"node": "n"},
+        })
+    }
+
+    fn failure(errors: Value) -> Value {
+        let mut response = success();
+        response["errors"] = errors;
+        response
+    }
+
+    fn broken(response: &Value) -> Vec<String> {
+        let mismatches = mismatches(response, &Id::Echoed("r".into()));
+        mismatches.into_iter().map(|mismatch| mismatch.at).collect()
+    }
+
+    #[test]
+    fn the_rules_are_a_pattern() {
+        assert!(!matches!(&*RESPONSE, Pattern::Absent));
+    }
+
+    #[test]
+    fn sound_responses_break_no_rule() {
+        assert!(broken(&success()).is_empty());
+        let error = json!({"code": "A_B1", "message": "m", "source": {"pointer": "/a~1b/0"}, "details": {}});
+        assert!(broken(&failure(json!([error]))).is_empty());
+        let error = json!({"code": "A", "message": "m", "source": {"position": 0}});
+        assert!(broken(&failure(json!([error]))).is_empty());
+    }
+
+    #[test]
+    fn each_broken_rule_is_told() {
+        let without = |name: &str| {
+            let mut response = success();
+            response.as_object_mut().unwrap().remove(name);
+            broken(&response)
+        };
+        assert_eq!(without("protocol"), ["/protocol"]);
+        assert_eq!(without("result"), ["/result"]);
+        assert_eq!(without("meta"), ["/meta"]);
+        assert_eq!(without("id"), ["/id", "/id"]);
+        for error in [
+            json!({"code": "a", "message": "m"}),
+            json!({"code": "A"}),
+            json!({"code": "A", "message": ""}),
+            json!({"code": "A", "message": "m", "source": {"pointer": "a"}}),
+            json!({"code": "A", "message": "m", "source": {"pointer": "", "position": 1}}),
+            json!({"code": "A", "message": "m", "source": {}}),
+            json!({"code": "A", "message": "m", "details": []}),
+        ] {
+            assert_eq!(broken(&failure(json!([error]))).len(), 1, "{error}");
+        }
+        assert_eq!(broken(&failure(json!([]))), ["/errors"]);
+        let mut both = failure(json!([{"code": "A", "message": "m"}]));
+        both["result"] = json!(1);
+        assert_eq!(broken(&both), ["/result"]);
+        let mut other_id = success();
+        other_id["id"] = json!("s");
+        assert_eq!(broken(&other_id), ["/id"]);
+    }
+
+    #[test]
+    fn ids_that_are_none_are_answered_with_null() {
+        let id = |id: Value| Id::of(&json!({ "id": id }));
+        assert_eq!(id(json!("r")), Id::Echoed("r".into()));
+        for wrong in [
+            json!(null),
+            json!(1),
+            json!(""),
+            json!({}),
+            json!("x".repeat(257)),
+        ] {
+            assert_eq!(id(wrong), Id::Null);
+        }
+        assert_eq!(Id::of(&json!([])), Id::Null);
+    }
+
+    #[test]
+    fn the_status_follows_from_the_errors() {
+        assert_eq!(status(&success()), 200);
+        let error = |code: &str| json!({"code": code, "message": "m"});
+        assert_eq!(status(&failure(json!([error("LOCK_TIMEOUT")]))), 423);
+        assert_eq!(status(&failure(json!([error("CARD_DECLINED")]))), 400);
+        let several = json!([error("LOCK_TIMEOUT"), error("LOCK_TIMEOUT")]);
+        assert_eq!(status(&failure(several)), 400);
+    }
+
+    #[test]
+    fn headers_repeat_what_the_body_says() {
+        let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let mut answer = Answer {
+            status: Some(200),
+            headers: vec![
+                header("content-type", "application/json; charset=utf-8"),
+                header("x-forrst-duration-ms", "0.25"),
+                header("x-forrst-node", "n"),
+                header("x-forrst-request-id", "r"),
+            ],
+            ..Answer::default()
+        };
+        assert_eq!(http_mismatches(&answer, &success(), None), []);
+        assert_eq!(http_mismatches(&answer, &success(), Some(201)).len(), 1);
+        answer.headers.clear();
+        assert_eq!(http_mismatches(&answer, &success(), None).len(), 4);
+    }
+}

@@ -1,0 +1,138 @@
+//! Plays many vectors at once.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::catalogue::{self, CatalogueError};
+use crate::play::play;
+use crate::report::{Outcome, Report, Verdict};
+use crate::transport::{Server, UrlError};
+use crate::vector::{Transport, Vector};
+
+/// What to run, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Over which transports.
+    pub transports: Vec<Transport>,
+    /// Only vectors whose `group/name` has this in it.
+    pub filter: Option<String>,
+    /// How many at once.
+    pub jobs: usize,
+    /// How long to wait for any one answer.
+    pub patience: Duration,
+    /// Vectors of this folder instead of those of this crate.
+    pub vectors: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            transports: Transport::ALL.to_vec(),
+            filter: None,
+            jobs: 16,
+            patience: Duration::from_secs(60),
+            vectors: None,
+        }
+    }
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The address is none.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// The vectors could not be read.
+    #[error(transparent)]
+    Catalogue(#[from] CatalogueError),
+    /// Nobody answers there.
+    #[error("no server can be reached at {url}: {reason}")]
+    Unreachable {
+        /// The address.
+        url: String,
+        /// Why not.
+        reason: io::Error,
+    },
+    /// There is nothing to run.
+    #[error("no vector has {0:?} in its path")]
+    NothingMatches(String),
+}
+
+/// Plays the vectors against the server at `url`, such as `http://127.0.0.1:7420`.
+pub async fn run(url: &str, options: &Options) -> Result<Report, RunError> {
+    let server = Server::parse(url)?;
+    let mut vectors = match &options.vectors {
+        Some(folder) => catalogue::in_folder(folder)?,
+        None => catalogue::embedded()?,
+    };
+    if let Some(filter) = &options.filter {
+        vectors.retain(|vector| vector.path().contains(filter));
+        if vectors.is_empty() {
+            return Err(RunError::NothingMatches(filter.clone()));
+        }
+    }
+    server
+        .reach()
+        .await
+        .map_err(|reason| RunError::Unreachable {
+            url: url.to_owned(),
+            reason,
+        })?;
+    let (alone, beside_others): (Vec<Vector>, Vec<Vector>) =
+        vectors.into_iter().partition(|vector| vector.alone);
+    let mut outcomes = play_all(beside_others, &server, options, options.jobs).await;
+    outcomes.extend(play_all(alone, &server, options, 1).await);
+    outcomes.sort_by(|one, other| {
+        (&one.group, &one.name, one.transport).cmp(&(&other.group, &other.name, other.transport))
+    });
+    Ok(Report {
+        transports: options.transports.clone(),
+        outcomes,
+    })
+}
+
+async fn play_all(
+    vectors: Vec<Vector>,
+    server: &Server,
+    options: &Options,
+    jobs: usize,
+) -> Vec<Outcome> {
+    let places = Arc::new(Semaphore::new(jobs.max(1)));
+    let mut tasks = JoinSet::new();
+    for vector in vectors.into_iter().map(Arc::new) {
+        for transport in options.transports.iter().copied() {
+            let (vector, server, places) = (vector.clone(), server.clone(), places.clone());
+            let patience = options.patience;
+            tasks.spawn(async move {
+                let _place = places.acquire().await;
+                Outcome {
+                    verdict: verdict(&vector, transport, &server, patience).await,
+                    group: vector.group.clone(),
+                    name: vector.name.clone(),
+                    transport,
+                }
+            });
+        }
+    }
+    tasks.join_all().await
+}
+
+async fn verdict(
+    vector: &Vector,
+    transport: Transport,
+    server: &Server,
+    patience: Duration,
+) -> Verdict {
+    if !vector.transports.contains(&transport) {
+        return Verdict::Skipped;
+    }
+    match play(vector, transport, server, patience).await {
+        Ok(()) => Verdict::Passed,
+        Err(failure) => Verdict::Failed(Box::new(failure)),
+    }
+}

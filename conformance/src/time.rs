@@ -1,0 +1,52 @@
+//! Timestamps of the contract: UTC, RFC 3339 with milliseconds and `Z`.
+
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
+
+/// The moment, if the text has the one form that the contract allows.
+pub(crate) fn parse(text: &str) -> Option<DateTime<Utc>> {
+    let moment = DateTime::parse_from_rfc3339(text).ok()?.to_utc();
+    (written(moment) == text).then_some(moment)
+}
+
+/// The same text so many milliseconds later.
+pub(crate) fn moved(text: &str, by_ms: i64) -> Option<String> {
+    let by = TimeDelta::try_milliseconds(by_ms)?;
+    parse(text)?.checked_add_signed(by).map(written)
+}
+
+/// How many milliseconds the second moment lies after the first.
+pub(crate) fn between(first: DateTime<Utc>, second: DateTime<Utc>) -> i64 {
+    (second - first).num_milliseconds()
+}
+
+fn written(moment: DateTime<Utc>) -> String {
+    moment.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_utc_with_milliseconds_and_z_is_a_timestamp() {
+        assert!(parse("2024-03-15T10:30:30.000Z").is_some());
+        for text in [
+            "2024-03-15T10:30:30Z",
+            "2024-03-15T10:30:30.00Z",
+            "2024-03-15T10:30:30.000+00:00",
+            "2024-03-15 10:30:30.000Z",
+            "2024-02-30T10:30:30.000Z",
+            "soon",
+        ] {
+            assert!(parse(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn distance_is_in_milliseconds() {
+        let first = parse("2024-12-31T23:59:59.999Z").unwrap();
+        let second = parse("2025-01-01T00:00:01.000Z").unwrap();
+        assert_eq!(between(first, second), 1001);
+        assert_eq!(between(second, first), -1001);
+    }
+}

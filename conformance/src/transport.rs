@@ -1,0 +1,173 @@
+//! Carries messages to the server and answers back, one connection for each exchange.
+//!
+//! A connection of its own makes hanging up what it is for a real client: the connection ends, with all that was
+//! on it.
+
+mod http;
+mod wire;
+mod ws;
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use hyper::Uri;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+pub(crate) use wire::{Wire, unframed};
+
+/// Where the server is.
+#[derive(Debug, Clone)]
+pub(crate) struct Server {
+    /// Host and port.
+    authority: String,
+    /// What stands before `/forrst` and `/rpc`.
+    base_path: String,
+}
+
+/// Why a text is no server's address.
+#[derive(Debug, thiserror::Error)]
+#[error("{url:?} is no server's address: {reason}")]
+pub struct UrlError {
+    url: String,
+    reason: String,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExchangeError {
+    #[error("no connection: {0}")]
+    Connect(io::Error),
+    #[error("HTTP: {0}")]
+    Http(#[from] hyper::Error),
+    #[error("the request cannot be sent: {0}")]
+    Request(#[from] hyper::http::Error),
+    #[error("WebSocket: {0}")]
+    Ws(#[from] tokio_tungstenite::tungstenite::Error),
+    #[error("the server closed the WebSocket without an answer")]
+    Closed,
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    #[error("the exchange broke off: {0}")]
+    Broken(#[from] tokio::task::JoinError),
+}
+
+/// What came back.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Answer {
+    /// Of the HTTP response; a WebSocket has none.
+    pub(crate) status: Option<u16>,
+    /// With names in lower case.
+    pub(crate) headers: Vec<(String, String)>,
+    /// Empty where nothing came.
+    pub(crate) body: Vec<u8>,
+    /// From sending to the last byte.
+    pub(crate) elapsed: Duration,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(found, _)| found == name)
+            .map(|(_, value)| value.as_str())
+    }
+}
+
+impl Server {
+    pub(crate) fn parse(url: &str) -> Result<Self, UrlError> {
+        let wrong = |reason: &str| UrlError {
+            url: url.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let uri: Uri = url.parse().map_err(|_| wrong("it is no URL"))?;
+        if uri.scheme_str() != Some("http") {
+            return Err(wrong("it must begin with http://"));
+        }
+        let host = uri.host().ok_or_else(|| wrong("it has no host"))?;
+        Ok(Self {
+            authority: format!("{host}:{}", uri.port_u16().unwrap_or(80)),
+            base_path: uri.path().trim_end_matches('/').to_owned(),
+        })
+    }
+
+    /// Whether somebody listens there.
+    pub(crate) async fn reach(&self) -> Result<(), io::Error> {
+        self.connect().await.map(drop)
+    }
+
+    /// Sends, and comes back while the answer is still to come.
+    pub(crate) async fn open(&self, wire: Wire) -> Result<Exchange, ExchangeError> {
+        let stream = self.connect().await.map_err(ExchangeError::Connect)?;
+        let task = match wire {
+            Wire::Http(request) => tokio::spawn(http::exchange(stream, self.clone(), request)),
+            Wire::Ws(text) => {
+                let socket = ws::open(stream, self).await?;
+                tokio::spawn(ws::exchange(socket, text))
+            }
+        };
+        Ok(Exchange {
+            task,
+            since: Instant::now(),
+        })
+    }
+
+    async fn connect(&self) -> io::Result<tokio::net::TcpStream> {
+        let stream = tokio::net::TcpStream::connect(&self.authority).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+/// A message that is under way. Dropping it closes the connection.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    task: JoinHandle<Result<Answer, ExchangeError>>,
+    since: Instant,
+}
+
+impl Exchange {
+    pub(crate) async fn answer(mut self, at_most: Duration) -> Result<Answer, ExchangeError> {
+        match timeout(at_most, &mut self.task).await {
+            Ok(answer) => {
+                let elapsed = self.since.elapsed();
+                answer?.map(|answer| Answer { elapsed, ..answer })
+            }
+            Err(_) => Err(ExchangeError::TimedOut(at_most)),
+        }
+    }
+
+    /// Comes back when the connection is closed.
+    pub(crate) async fn hang_up(mut self) {
+        self.task.abort();
+        let _ = (&mut self.task).await;
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_http_with_a_host() {
+        let server = Server::parse("http://127.0.0.1:7420").unwrap();
+        assert_eq!(server.authority, "127.0.0.1:7420");
+        assert_eq!(server.base_path, "");
+        let server = Server::parse("http://locks.internal/api/").unwrap();
+        assert_eq!(server.authority, "locks.internal:80");
+        assert_eq!(server.base_path, "/api");
+        assert_eq!(
+            Server::parse("http://[::1]:80").unwrap().authority,
+            "[::1]:80"
+        );
+        for wrong in ["", "127.0.0.1:7420", "https://127.0.0.1", "http://", "/x"] {
+            assert!(Server::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

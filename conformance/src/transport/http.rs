@@ -1,0 +1,49 @@
+//! One HTTP/1.1 request over a connection of its own.
+
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use super::wire::HttpRequest;
+use super::{Answer, ExchangeError, Server};
+
+pub(super) async fn exchange(
+    stream: TcpStream,
+    server: Server,
+    request: HttpRequest,
+) -> Result<Answer, ExchangeError> {
+    let mut builder = Request::builder()
+        .method(request.method.as_str())
+        .uri(format!("{}{}", server.base_path, request.path))
+        .header("host", &server.authority);
+    for (name, value) in &request.headers {
+        builder = builder.header(name, value);
+    }
+    let request = builder.body(Full::new(Bytes::from(request.body)))?;
+
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let answer = async {
+        let response = sender.send_request(request).await?;
+        let (head, body) = response.into_parts();
+        let headers = head.headers.iter().map(|(name, value)| {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            (name.as_str().to_owned(), value)
+        });
+        Ok(Answer {
+            status: Some(head.status.as_u16()),
+            headers: headers.collect(),
+            body: body.collect().await?.to_bytes().to_vec(),
+            ..Answer::default()
+        })
+    };
+    tokio::pin!(answer, connection);
+    // What the connection has received is still there for the answer when the server closes it.
+    tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        _ = &mut connection => answer.await,
+    }
+}

@@ -1,0 +1,40 @@
+//! One message over a WebSocket of its own.
+
+use futures_util::{SinkExt, StreamExt};
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::{WebSocketStream, client_async};
+
+use super::{Answer, ExchangeError, Server};
+
+pub(super) async fn open(
+    stream: TcpStream,
+    server: &Server,
+) -> Result<WebSocketStream<TcpStream>, ExchangeError> {
+    let url = format!("ws://{}{}/rpc", server.authority, server.base_path);
+    let (socket, _) = client_async(url, stream).await?;
+    Ok(socket)
+}
+
+pub(super) async fn exchange(
+    mut socket: WebSocketStream<TcpStream>,
+    text: String,
+) -> Result<Answer, ExchangeError> {
+    socket.send(Message::text(text)).await?;
+    while let Some(message) = socket.next().await {
+        match message? {
+            Message::Text(text) => return Ok(answer(text.as_bytes())),
+            Message::Binary(bytes) => return Ok(answer(&bytes)),
+            Message::Close(_) => break,
+            Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
+        }
+    }
+    Err(ExchangeError::Closed)
+}
+
+fn answer(body: &[u8]) -> Answer {
+    Answer {
+        body: body.to_vec(),
+        ..Answer::default()
+    }
+}

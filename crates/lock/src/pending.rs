@@ -1,0 +1,122 @@
+//! A call for a lock, until it has its outcome.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+
+use crate::event::EventKind;
+use crate::service::{Core, local_end, retry_after};
+use crate::state::Wake;
+use crate::store::Answer;
+use crate::{
+    AcquireOutcome, Lease, LeaseGuard, LockError, LockName, StoreError, Ticket, Timestamp,
+};
+
+/// One of the places for those who wait, free again when dropped.
+pub(crate) struct WaitingPlace {
+    pub(crate) core: Arc<Core>,
+    pub(crate) wake: oneshot::Receiver<Wake>,
+}
+
+impl Drop for WaitingPlace {
+    fn drop(&mut self) {
+        self.core.leave_waiting_place();
+    }
+}
+
+/// A call on its way. Dropped before it has its outcome, it takes back whatever it got.
+pub(crate) struct Pending {
+    core: Arc<Core>,
+    pub(crate) name: LockName,
+    pub(crate) ticket: Ticket,
+    undo: bool,
+}
+
+impl Pending {
+    pub(crate) fn new(core: Arc<Core>, name: LockName) -> Self {
+        let ticket = core.next_ticket();
+        Self {
+            core,
+            name,
+            ticket,
+            undo: true,
+        }
+    }
+
+    /// `anchor` ties the two clocks: the store read `anchor.1` no earlier than `anchor.0` was here.
+    pub(crate) async fn wait(
+        self,
+        mut place: WaitingPlace,
+        deadline: Instant,
+        anchor: (Instant, Timestamp),
+    ) -> Result<AcquireOutcome, LockError> {
+        let wake = tokio::select! {
+            biased;
+            wake = &mut place.wake => wake,
+            () = self.core.closed() => return Err(LockError::Closed),
+            () = sleep_until(deadline) => {
+                // From here on no grant can come in any more; one that just came is taken.
+                place.wake.close();
+                Ok(place.wake.try_recv().unwrap_or(Wake::TimedOut))
+            }
+        };
+        match wake {
+            Ok(Wake::Granted(lease)) => {
+                let (sent, read) = anchor;
+                self.core
+                    .report(EventKind::GrantedAfterWait, &lease, Some(sent.elapsed()));
+                let until = local_end(sent, lease.expires_at.remaining(read));
+                Ok(AcquireOutcome::Granted(self.granted(lease, until)))
+            }
+            Ok(Wake::TimedOut) => self.timed_out(anchor.0).await,
+            Ok(Wake::Superseded) => {
+                self.nothing_to_undo();
+                Ok(AcquireOutcome::Superseded)
+            }
+            Ok(Wake::FencesExhausted) => Err(LockError::FencesExhausted),
+            Err(_) => Err(StoreError::NotDone("the store went away".into()).into()),
+        }
+    }
+
+    async fn timed_out(mut self, since: Instant) -> Result<AcquireOutcome, LockError> {
+        self.leave();
+        self.core
+            .reporter
+            .report(EventKind::TimedOut, &self.name, None, Some(since.elapsed()));
+        let left = match self.core.store.inspect(&self.name).await {
+            Ok(Answer {
+                outcome: Some(status),
+                now,
+                ..
+            }) => status.lease.expires_at.remaining(now),
+            // Free by now, or the store does not say: soon.
+            _ => Duration::ZERO,
+        };
+        Ok(AcquireOutcome::TimedOut {
+            retry_after: retry_after(left),
+        })
+    }
+
+    pub(crate) fn granted(mut self, lease: Lease, until: Instant) -> LeaseGuard {
+        self.undo = false;
+        LeaseGuard::new(self.core.clone(), lease, self.ticket, until)
+    }
+
+    pub(crate) fn nothing_to_undo(mut self) {
+        self.undo = false;
+    }
+
+    fn leave(&mut self) {
+        if std::mem::take(&mut self.undo) {
+            self.core.store.abandon(&self.name, self.ticket);
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
