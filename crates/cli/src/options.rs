@@ -1,9 +1,11 @@
 //! What `forrst serve` can be told: by a flag, else by the environment, else by a file.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use forrst_server::Limits;
 use serde::Deserialize;
@@ -70,8 +72,11 @@ struct Options {
 
     /// Register functions to try things with: payments.charge, billing.generateReport, demo.echo, demo.sleep,
     /// demo.fail, demo.panic, demo.counter
-    #[arg(long, env = "FORRST_DEMO")]
-    demo: bool,
+    #[arg(
+        long, env = "FORRST_DEMO", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", value_parser = BoolishValueParser::new(), hide_possible_values = true
+    )]
+    demo: Option<bool>,
 
     /// The longest ttl that a lock may have [default: 24h]
     #[arg(long, env = "FORRST_MAX_TTL", value_name = "DURATION")]
@@ -87,7 +92,7 @@ struct Options {
 
     /// How many connections may be open at once [default: 10000]
     #[arg(long, env = "FORRST_MAX_CONNECTIONS", value_name = "COUNT")]
-    max_connections: Option<usize>,
+    max_connections: Option<NonZeroUsize>,
 
     /// How long running functions have to end when the server is told to [default: 10s]
     #[arg(long, env = "FORRST_DRAIN_TIMEOUT", value_name = "DURATION")]
@@ -172,11 +177,11 @@ impl Options {
             unix: self.unix.or(file.unix),
             store: text(self.store, file.store, "embedded:./forrst-data"),
             durability: self.durability.or(file.durability).unwrap_or_default(),
-            demo: self.demo || file.demo,
+            demo: self.demo.or(file.demo).unwrap_or_default(),
             max_ttl: time(self.max_ttl, file.max_ttl, defaults.max_ttl),
             max_block: time(self.max_block, file.max_block, defaults.max_block),
             max_body: max_body.map_or(defaults.max_body, |size| size.0),
-            max_connections: max_connections.unwrap_or(defaults.max_connections),
+            max_connections: max_connections.map_or(defaults.max_connections, NonZeroUsize::get),
             drain_timeout: time(
                 self.drain_timeout,
                 file.drain_timeout,

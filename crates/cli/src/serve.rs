@@ -1,6 +1,6 @@
 //! `forrst serve`.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use forrst_server::{Limits, Server};
@@ -29,29 +29,19 @@ async fn serve(settings: Settings) -> Result<(), String> {
     let listener = TcpListener::bind(&settings.listen)
         .await
         .map_err(|error| format!("cannot listen on {}: {error}", settings.listen))?;
+    if let Some(path) = &settings.unix {
+        let serve = server.bind_unix(path).await;
+        let failed = |error| format!("cannot listen on {}: {error}", path.display());
+        tokio::spawn(serve.map_err(failed)?);
+    }
     print_banner(&server, &settings, &listener);
 
     let http = tokio::spawn({
         let server = server.clone();
         async move { server.serve_on(listener).await }
     });
-    let (has_failed, mut failure) = tokio::sync::mpsc::channel(1);
-    if let Some(path) = settings.unix.clone() {
-        let server = server.clone();
-        tokio::spawn(async move {
-            if let Err(error) = server.serve_unix(&path).await {
-                let message = format!("cannot listen on {}: {error}", path.display());
-                let _ = has_failed.send(message).await;
-            }
-        });
-    }
-    let outcome = tokio::select! {
-        name = signals.next() => {
-            tracing::info!(signal = name, drain = ?settings.drain_timeout, "shutting down");
-            Ok(())
-        }
-        Some(error) = failure.recv() => Err(error),
-    };
+    let name = signals.next().await;
+    tracing::info!(signal = name, drain = ?settings.drain_timeout, "shutting down");
     tokio::select! {
         () = server.shut_down(settings.drain_timeout) => {}
         name = signals.next() => {
@@ -61,7 +51,7 @@ async fn serve(settings: Settings) -> Result<(), String> {
     }
     let _ = http.await;
     tracing::info!("bye");
-    outcome
+    Ok(())
 }
 
 fn build(settings: &Settings) -> Result<Server, String> {
@@ -117,29 +107,40 @@ fn print_banner(server: &Server, settings: &Settings, listener: &TcpListener) {
     let address = listener
         .local_addr()
         .map_or_else(|_| settings.listen.clone(), |address| address.to_string());
-    println!("forrst {} · {}", env!("CARGO_PKG_VERSION"), server.node());
-    println!("  http   http://{address}/forrst   (JSON-RPC and WebSocket: /rpc)");
-    if let Some(path) = &settings.unix {
-        println!("  unix   {}", path.display());
-    }
     let is_durable = server.locks().store().capabilities().durable;
     let lasts = match settings.durability {
         _ if !is_durable => "locks end with the server",
         DurabilityLevel::Full => "durable",
         DurabilityLevel::Process => "durable, but not across a loss of power",
     };
-    println!("  store  {} ({lasts})", settings.store);
-    match server.functions() {
+    let unix = settings.unix.as_ref();
+    let unix = unix.map(|path| format!("\n  unix   {}", path.display()));
+    let functions = match server.functions() {
         functions if functions.is_empty() => {
-            println!("  functions  only those for locks, health and discovery (--demo adds some)");
+            "only those for locks, health and discovery (--demo adds some)".to_owned()
         }
-        functions => println!("  functions  {}", functions.join(", ")),
-    }
-    println!("\nTry it:\n");
-    println!(
-        "  curl -s http://{address}/forrst -H 'content-type: application/json' -d '{}'\n",
-        example(settings.demo)
+        functions => functions.join(", "),
+    };
+    let banner = format!(
+        "forrst {version} · {node}
+  http   http://{address}/forrst   (JSON-RPC and WebSocket: /rpc){unix}
+  store  {store} ({lasts})
+  functions  {functions}
+
+Try it:
+
+  curl -s http://{address}/forrst -H 'content-type: application/json' -d '{example}'
+
+",
+        version = env!("CARGO_PKG_VERSION"),
+        node = server.node(),
+        unix = unix.unwrap_or_default(),
+        store = settings.store,
+        example = example(settings.demo),
     );
+    // Nobody may be reading; the server is none the worse for it.
+    let _ = std::io::stdout().write_all(banner.as_bytes());
+    let _ = std::io::stdout().flush();
 }
 
 fn example(demo: bool) -> &'static str {
@@ -160,6 +161,8 @@ fn start_log(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // A log that cannot be written must not end the server: it would be told on stderr, which is the log.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     match format {
         LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).init(),

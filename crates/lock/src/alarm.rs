@@ -3,7 +3,7 @@
 //! However many wait for a key, there is one alarm for it, so that an expiry costs one call to the store.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -19,28 +19,61 @@ pub(crate) struct AlarmClock {
 
 #[derive(Debug, Default)]
 struct Alarms {
-    by_name: HashMap<LockName, Instant>,
+    by_name: HashMap<LockName, Entry>,
     by_time: BTreeSet<(Instant, LockName)>,
 }
 
+/// A key that somebody waits for here.
+#[derive(Debug, Default)]
+struct Entry {
+    waiting: usize,
+    at: Option<Instant>,
+}
+
 impl AlarmClock {
-    /// Rings for `name` at `at`, or earlier if that was asked for before.
-    pub(crate) fn set(&self, name: &LockName, at: Instant) {
-        let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
-        match alarms.by_name.get(name).copied() {
-            Some(set) if set <= at => return,
-            Some(set) => {
-                alarms.by_time.remove(&(set, name.clone()));
-            }
-            None => {}
+    /// One more waits for `name`.
+    pub(crate) fn join(&self, name: &LockName) {
+        let mut alarms = self.alarms();
+        alarms.by_name.entry(name.clone()).or_default().waiting += 1;
+    }
+
+    /// One fewer waits for `name`. With the last one its alarm goes, too.
+    pub(crate) fn leave(&self, name: &LockName) {
+        let mut alarms = self.alarms();
+        let Some(entry) = alarms.by_name.get_mut(name) else {
+            return;
+        };
+        entry.waiting -= 1;
+        if entry.waiting == 0 {
+            let at = entry.at;
+            alarms.by_name.remove(name);
+            at.map(|at| alarms.by_time.remove(&(at, name.clone())));
         }
-        alarms.by_name.insert(name.clone(), at);
-        alarms.by_time.insert((at, name.clone()));
-        let is_first = alarms.by_time.first().is_some_and(|(_, n)| n == name);
+    }
+
+    /// Rings for `name` at `at`, or earlier if that was asked for before; never if nobody waits for it.
+    pub(crate) fn set(&self, name: &LockName, at: Instant) {
+        let mut alarms = self.alarms();
+        let Alarms { by_name, by_time } = &mut *alarms;
+        let Some(entry) = by_name.get_mut(name) else {
+            return;
+        };
+        if entry.at.is_some_and(|set| set <= at) {
+            return;
+        }
+        if let Some(set) = entry.at.replace(at) {
+            by_time.remove(&(set, name.clone()));
+        }
+        by_time.insert((at, name.clone()));
+        let is_first = by_time.first().is_some_and(|(_, first)| first == name);
         drop(alarms);
         if is_first {
             self.earlier.notify_one();
         }
+    }
+
+    fn alarms(&self) -> MutexGuard<'_, Alarms> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the next alarm and takes it off the clock.
@@ -59,13 +92,15 @@ impl AlarmClock {
 
     /// The first alarm if it is due, else when it will be.
     fn next_or_due(&self) -> Result<LockName, Option<Instant>> {
-        let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut alarms = self.alarms();
         match alarms.by_time.first() {
             None => Err(None),
             Some((at, _)) if *at > Instant::now() => Err(Some(*at)),
             Some(_) => {
                 let (_, name) = alarms.by_time.pop_first().ok_or(None)?;
-                alarms.by_name.remove(&name);
+                if let Some(entry) = alarms.by_name.get_mut(&name) {
+                    entry.at = None;
+                }
                 Ok(name)
             }
         }
@@ -99,6 +134,9 @@ mod tests {
     async fn one_key_rings_once_at_its_earliest_time() {
         let clock = AlarmClock::default();
         let start = Instant::now();
+        for key in ["a", "a", "b"] {
+            clock.join(&name(key));
+        }
         for seconds in [30, 10, 20, 10] {
             clock.set(&name("a"), start + Duration::from_secs(seconds));
         }
@@ -108,14 +146,33 @@ mod tests {
         assert_eq!(start.elapsed().as_secs(), 10);
         assert_eq!(clock.ring().await, name("b"));
         assert_eq!(start.elapsed().as_secs(), 15);
-        assert!(clock.alarms.lock().unwrap().by_time.is_empty());
-        assert!(clock.alarms.lock().unwrap().by_name.is_empty());
+        assert!(clock.alarms().by_time.is_empty());
+    }
+
+    #[test]
+    fn a_key_that_nobody_waits_for_takes_no_room() {
+        let clock = AlarmClock::default();
+        let at = Instant::now();
+        clock.set(&name("a"), at);
+        assert!(clock.alarms().by_time.is_empty());
+        for _ in 0..2 {
+            clock.join(&name("a"));
+            clock.set(&name("a"), at);
+        }
+        clock.leave(&name("a"));
+        assert_eq!(clock.alarms().by_time.len(), 1);
+        clock.leave(&name("a"));
+        assert!(clock.alarms().by_time.is_empty());
+        assert!(clock.alarms().by_name.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_earlier_alarm_is_heard_by_one_who_waits_already() {
         let clock = Arc::new(AlarmClock::default());
         let start = Instant::now();
+        for key in ["late", "early"] {
+            clock.join(&name(key));
+        }
         clock.set(&name("late"), start + Duration::from_secs(60));
         let ringing = tokio::spawn({
             let clock = clock.clone();

@@ -16,13 +16,35 @@ use crate::{
 
 /// One of the places for those who wait, free again when dropped.
 pub(crate) struct WaitingPlace {
-    pub(crate) core: Arc<Core>,
-    pub(crate) wake: oneshot::Receiver<Wake>,
+    core: Arc<Core>,
+    wake: oneshot::Receiver<Wake>,
+    /// The key whose alarm is kept for this place.
+    joined: Option<LockName>,
+}
+
+impl WaitingPlace {
+    pub(crate) fn new(core: Arc<Core>, wake: oneshot::Receiver<Wake>) -> Self {
+        Self {
+            core,
+            wake,
+            joined: None,
+        }
+    }
+
+    /// From now on the key has an alarm, as long as anybody waits for it.
+    pub(crate) fn join_clock(mut self, name: &LockName) -> Self {
+        self.core.clock.join(name);
+        self.joined = Some(name.clone());
+        self
+    }
 }
 
 impl Drop for WaitingPlace {
     fn drop(&mut self) {
         self.core.leave_waiting_place();
+        if let Some(name) = &self.joined {
+            self.core.clock.leave(name);
+        }
     }
 }
 

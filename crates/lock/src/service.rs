@@ -49,7 +49,7 @@ pub(crate) struct Core {
     pub(crate) store: Arc<dyn LockStore>,
     pub(crate) reporter: Arc<Reporter>,
     config: Config,
-    clock: Arc<AlarmClock>,
+    pub(crate) clock: Arc<AlarmClock>,
     waiting: AtomicUsize,
     closed: watch::Sender<bool>,
     first_ticket: u128,
@@ -177,7 +177,8 @@ impl LockService {
         let expires_at = match answer.outcome {
             Acquired::Granted(lease) => {
                 core.report(EventKind::Acquired, &lease, None);
-                let until = local_end(sent, ttl.as_duration());
+                // Not the ttl: a repeated attempt gets a lease of which some time is gone.
+                let until = local_end(sent, lease.expires_at.remaining(answer.now));
                 return Ok(AcquireOutcome::Granted(pending.granted(lease, until)));
             }
             Acquired::FencesExhausted => {
@@ -193,8 +194,8 @@ impl LockService {
         let left = expires_at.remaining(answer.now);
         match (answer.outcome, wait, place) {
             (Acquired::Queued { .. }, Some(timeout), Some(place)) => {
-                core.clock
-                    .set(&pending.name, Instant::now() + core.until_next_look(left));
+                let place = place.join_clock(&pending.name);
+                core.set_alarm(&pending.name, left);
                 let anchor = (sent, answer.now);
                 pending.wait(place, sent + timeout, anchor).await
             }
@@ -235,6 +236,11 @@ impl LockService {
     ) -> Result<Result<Lease, NotHeld>, StoreError> {
         let command = Extend { owner, fence, ttl };
         let answer = self.core.store.extend(name, command).await?;
+        if let Ok(lease) = &answer.outcome {
+            // It may end earlier now than those who wait were told.
+            let left = lease.expires_at.remaining(answer.now);
+            self.core.set_alarm(name, left);
+        }
         Ok(self.core.outcome(answer))
     }
 
@@ -310,15 +316,17 @@ impl Core {
             max_ahead: self.config.max_waiters_per_key,
             waiter: waiter.with_alarm(alarm),
         };
-        let place = WaitingPlace {
-            core: self.clone(),
-            wake,
-        };
+        let place = WaitingPlace::new(self.clone(), wake);
         Some((wait, place))
     }
 
     pub(crate) fn leave_waiting_place(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn set_alarm(&self, name: &LockName, left: Duration) {
+        let at = Instant::now() + self.until_next_look(left);
+        self.clock.set(name, at);
     }
 
     fn until_next_look(&self, left: Duration) -> Duration {

@@ -39,8 +39,9 @@ pub struct Holder {
     pub lease: Lease,
     /// The attempt that got it, which a repetition gets again.
     pub attempt: Option<Attempt>,
-    /// The call that got it, which can be undone.
-    pub ticket: Ticket,
+    /// The call that got it and can be undone; none once the same attempt was made again, because then an answer may have
+    /// reached its owner.
+    pub ticket: Option<Ticket>,
 }
 
 #[derive(Debug)]
@@ -214,18 +215,21 @@ impl<W> Command<W> for Acquire<W> {
             };
         };
         if claim.repeats(&holder.lease.owner, holder.attempt.as_ref()) {
-            // The lease now belongs to this call: giving up the earlier one must not take it away.
-            holder.ticket = claim.ticket;
+            // Whichever of the two calls is given up, the other one may have told the owner.
+            holder.ticket = None;
             return Acquired::Granted(holder.lease.clone());
         }
         let expires_at = holder.lease.expires_at;
         let Some(wait) = wait else {
             return Acquired::Held { expires_at };
         };
-        let earlier = state
-            .queue
-            .iter_mut()
-            .find(|queued| claim.repeats(&queued.claim.owner, queued.claim.attempt.as_ref()));
+        let earlier = match claim.attempt {
+            Some(_) => state
+                .queue
+                .iter_mut()
+                .find(|queued| claim.repeats(&queued.claim.owner, queued.claim.attempt.as_ref())),
+            None => None,
+        };
         let queued = Queued {
             claim,
             until: turn.now + wait.timeout,
@@ -269,7 +273,8 @@ impl<W> Command<W> for Abandon {
     type Outcome = Abandoned;
 
     fn apply(self, state: &mut State<W>, _: &mut Turn<'_, W>) -> Abandoned {
-        if let Some(holder) = state.holder.take_if(|holder| holder.ticket == self.ticket) {
+        let ticket = Some(self.ticket);
+        if let Some(holder) = state.holder.take_if(|holder| holder.ticket == ticket) {
             return Abandoned::Returned(holder.lease);
         }
         match state
@@ -454,7 +459,7 @@ impl<W> State<W> {
         self.holder = Some(Holder {
             lease: lease.clone(),
             attempt: claim.attempt,
-            ticket: claim.ticket,
+            ticket: Some(claim.ticket),
         });
         lease
     }

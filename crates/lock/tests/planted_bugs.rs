@@ -400,7 +400,7 @@ fn held(lease: Lease, ticket: Ticket) -> State<Waiter> {
     let holder = Holder {
         lease,
         attempt: None,
-        ticket,
+        ticket: Some(ticket),
     };
     State::restored(holder.lease.name.clone(), Some(holder), None)
 }

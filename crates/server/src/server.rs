@@ -199,6 +199,7 @@ impl Server {
                 .map_err(|errors| problems.extend(errors))
                 .ok()
         });
+        shorten(&mut problems);
         let end = match (Errors::try_from(problems), prepared) {
             (Err(_), Some(call)) => End::Call(call),
             (problems, _) => End::Fail(problems.unwrap_or_else(|_| internal_error().into())),
@@ -308,7 +309,7 @@ impl Shared {
     }
 
     fn not_supported(&self, first: usize, unsupported: &[(usize, &str)]) -> ErrorObject {
-        let urns: Vec<&str> = unsupported.iter().map(|(_, urn)| *urn).collect();
+        let urns: Vec<&str> = unsupported.iter().map(|(_, urn)| *urn).take(16).collect();
         let message = format!("Extension not supported: {}", urns.join(", "));
         let supported: Vec<&str> = self.extensions.all.iter().map(|e| e.urn()).collect();
         ErrorObject::new(ErrorCode::ExtensionNotSupported, message)
@@ -330,6 +331,17 @@ impl Shared {
         let task = self.tasks.spawn(work(context).in_current_span());
         let outcome = task.await;
         outcome.unwrap_or_else(|_| Outcome::failure(internal_error()))
+    }
+}
+
+/// A caller who got everything wrong need not hear of all of it, and must not get a larger answer than the request was.
+fn shorten(problems: &mut Vec<ErrorObject>) {
+    const MOST: usize = 64;
+    let count = problems.len();
+    if count > MOST {
+        problems.truncate(MOST - 1);
+        let message = format!("{} more problems are not listed", count - problems.len());
+        problems.push(ErrorObject::new(ErrorCode::InvalidRequest, message));
     }
 }
 

@@ -73,13 +73,58 @@ fn system(
         summary: summary.map(str::to_owned),
         name: FunctionName::parse(name).ok()?,
         version: Version::new(1, 0, 0),
-        errors: Vec::new(),
+        errors: errors_of(short),
         extensions: Some(EXTENSIONS.to_vec()),
         arguments,
         result,
         prepare: Box::new(prepare),
         is_system: true,
     })
+}
+
+/// The errors that a system function has of its own.
+fn errors_of(function: &str) -> Vec<(ErrorCode, String)> {
+    use ErrorCode::{
+        FunctionNotFound, LockAcquisitionFailed, LockAlreadyReleased, LockNotFound,
+        LockOwnershipMismatch, LockTimeout, Unavailable, VersionNotFound,
+    };
+    let errors: &[(ErrorCode, &str)] = match function {
+        "release" | "extend" => &[
+            (LockNotFound, "The lock is not held, or it has expired"),
+            (
+                LockAlreadyReleased,
+                "This owner has released it before, and nobody holds it",
+            ),
+            (
+                LockOwnershipMismatch,
+                "Another owner holds it, or the same by another fence",
+            ),
+            (Unavailable, "The lock store is unavailable"),
+        ],
+        "force-release" => &[
+            (LockNotFound, "The lock is not held"),
+            (Unavailable, "The lock store is unavailable"),
+        ],
+        "acquire" => &[
+            (
+                LockAcquisitionFailed,
+                "It is held, and the caller does not wait",
+            ),
+            (
+                LockTimeout,
+                "It was held for as long as the caller wanted to wait",
+            ),
+            (Unavailable, "The lock store is unavailable"),
+        ],
+        "status" | "list" => &[(Unavailable, "The lock store is unavailable")],
+        "describe" => &[
+            (FunctionNotFound, "There is no such function"),
+            (VersionNotFound, "The function has no such version"),
+        ],
+        _ => &[],
+    };
+    let own = |(code, message): &(ErrorCode, &str)| (code.clone(), (*message).to_owned());
+    errors.iter().map(own).collect()
 }
 
 /// The arguments of a system function.

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
-use forrst_lock::state::{Abandon, Acquire, Acquired, Extend, ForceRelease, Release, Settle};
+use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, Release, Settle};
 use forrst_lock::{
     Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, NotHeld,
     Page, Settled, StoreError, Ticket, Waiter,
@@ -25,7 +25,7 @@ pub use self::folder::EmbeddedError;
 use self::folder::Folder;
 use self::journal::Journal;
 use self::sqlite::SqliteJournal;
-use self::writer::{Desk, Job, Writer};
+use self::writer::{Desk, Job, Message, Writer};
 
 /// What a grant, release or extend has survived when it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,7 +33,8 @@ pub enum Durability {
     /// Everything, the loss of power included: each commit waits for the disk.
     #[default]
     Full,
-    /// The end of the process, however sudden. A loss of power or a crash of the machine may take back the last moments.
+    /// The end of the process, however sudden. A loss of power or a crash of the machine may take back the last moments, and with
+    /// them fences that were given out: they are given out again.
     Process,
 }
 
@@ -41,7 +42,7 @@ pub enum Durability {
 #[derive(Debug)]
 pub struct EmbeddedStore {
     // Taken when the store is dropped, which ends the thread.
-    jobs: Option<mpsc::UnboundedSender<Job>>,
+    messages: Option<mpsc::UnboundedSender<Message>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -64,7 +65,7 @@ impl EmbeddedStore {
         journal: impl Journal + 'static,
         folder: Option<Folder>,
     ) -> Result<Self, EmbeddedError> {
-        let (jobs, incoming) = mpsc::unbounded_channel();
+        let (messages, incoming) = mpsc::unbounded_channel();
         let writer = Writer::new(journal, incoming)?;
         let thread = std::thread::Builder::new()
             .name("forrst-store".to_owned())
@@ -74,7 +75,7 @@ impl EmbeddedStore {
             })
             .map_err(EmbeddedError::Thread)?;
         Ok(Self {
-            jobs: Some(jobs),
+            messages: Some(messages),
             thread: Some(thread),
         })
     }
@@ -86,27 +87,35 @@ impl EmbeddedStore {
         &self,
         work: impl FnOnce(&mut Desk) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (reply, answer) = oneshot::channel();
-        self.send(Job::new(work, move |outcome| {
-            // Nobody may be waiting any more.
-            let _ = reply.send(outcome);
-        }));
-        answer
-            .await
-            .unwrap_or_else(|_| Err(StoreError::NotDone("the store has ended".into())))
+        self.ask(Message::Job, work).await
     }
 
-    fn send(&self, job: Job) {
-        if let Some(jobs) = &self.jobs {
+    async fn ask<T: Send + 'static>(
+        &self,
+        kind: fn(Job) -> Message,
+        work: impl FnOnce(&mut Desk) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(kind(Job::new(work, move |outcome| {
+            // Nobody may be waiting any more.
+            let _ = reply.send(outcome);
+        })));
+        answer
+            .await
+            .unwrap_or_else(|_| Err(StoreError::MaybeDone("the store has ended".into())))
+    }
+
+    fn send(&self, message: Message) {
+        if let Some(messages) = &self.messages {
             // The thread only ends before the store does if it panicked; the answer then never comes.
-            let _ = jobs.send(job);
+            let _ = messages.send(message);
         }
     }
 }
 
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.messages = None;
         if let Some(thread) = self.thread.take() {
             // What was handed in is written, the file closed and the folder free when this returns.
             let _ = thread.join();
@@ -134,11 +143,7 @@ impl LockStore for EmbeddedStore {
     }
 
     fn abandon(&self, name: &LockName, ticket: Ticket) {
-        let name = name.clone();
-        self.send(Job::new(
-            move |desk| drop(desk.run(&name, Abandon { ticket })),
-            |_| {},
-        ));
+        self.send(Message::Abandon(name.clone(), ticket));
     }
 
     async fn release(
@@ -179,7 +184,7 @@ impl LockStore for EmbeddedStore {
 
     async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError> {
         let name = name.clone();
-        self.submit(move |desk| {
+        self.ask(Message::Look, move |desk| {
             let now = desk.now();
             Answer {
                 outcome: desk.table().inspect(&name, now),
@@ -192,10 +197,11 @@ impl LockStore for EmbeddedStore {
 
     async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
         let (after, request) = (request.after()?, request.clone());
-        let page = self.submit(move |desk| {
+        let page = self.ask(Message::Look, move |desk| {
             let now = desk.now();
-            let locks = desk.table().list(&request.prefix, after.as_ref(), now);
-            Page::cut(locks, request.limit, now)
+            let (prefix, limit) = (&request.prefix, request.limit);
+            let locks = desk.table().list(prefix, after.as_ref(), limit + 1, now);
+            Page::cut(locks, limit, now)
         });
         Ok(page.await?)
     }

@@ -185,7 +185,8 @@ impl LockStore for MemoryStore {
         let now = self.clock.now();
         let mut locks = Vec::new();
         for shard in &self.shards[first_shard..] {
-            locks.append(&mut lock(shard).list(&request.prefix, after.as_ref(), now));
+            let wanted = request.limit + 1 - locks.len();
+            locks.append(&mut lock(shard).list(&request.prefix, after.as_ref(), wanted, now));
             if locks.len() > request.limit {
                 break;
             }

@@ -17,8 +17,17 @@ pub(crate) struct Table {
     /// Keys whose last release is remembered, and until when it was when they were put here.
     graves: VecDeque<(Timestamp, LockName)>,
     max_remembered: usize,
-    /// Keys whose state is not what it was; only kept for a store that writes them down.
-    changed: Option<Vec<LockName>>,
+    /// What is not as it was written down; only kept for a store that writes things down.
+    changes: Option<Changes>,
+}
+
+/// Keys that are not as they were written down, some of them perhaps more than once.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// Somebody is told that this has happened.
+    pub(crate) made: Vec<LockName>,
+    /// The time of something is over. What is written says so, too: it can be cleared away at leisure.
+    pub(crate) over: Vec<LockName>,
 }
 
 #[derive(Debug)]
@@ -35,21 +44,28 @@ impl Table {
             expiries: BTreeMap::new(),
             graves: VecDeque::new(),
             max_remembered,
-            changed: None,
+            changes: None,
         }
     }
 
-    /// From now on [`take_changed`](Self::take_changed) tells which keys have changed.
+    /// From now on [`take_changes`](Self::take_changes) tells which keys have changed.
     pub(crate) fn track_changes(&mut self) {
-        self.changed = Some(Vec::new());
+        self.changes = Some(Changes::default());
     }
 
-    /// The keys that have changed since the last call, some of them perhaps more than once.
-    pub(crate) fn take_changed(&mut self) -> Vec<LockName> {
-        self.changed
+    /// What has changed since the last call.
+    pub(crate) fn take_changes(&mut self) -> Changes {
+        self.changes
             .as_mut()
             .map(std::mem::take)
             .unwrap_or_default()
+    }
+
+    /// A key of which nothing that is written matters any more.
+    pub(crate) fn clear_away(&mut self, names: impl IntoIterator<Item = LockName>) {
+        if let Some(changes) = &mut self.changes {
+            changes.over.extend(names);
+        }
     }
 
     /// Puts a key back that was there before the process was.
@@ -65,13 +81,6 @@ impl Table {
         self.slots.insert(name, Slot { state, is_buried });
     }
 
-    /// Has a key written down as gone that is not in the table.
-    pub(crate) fn forget(&mut self, name: LockName) {
-        if let Some(changed) = &mut self.changed {
-            changed.push(name);
-        }
-    }
-
     /// One step on one key. Those who were woken have not been told yet.
     pub(crate) fn apply<C: Command<Waiter>>(
         &mut self,
@@ -85,6 +94,7 @@ impl Table {
             is_buried: false,
         });
         let due_before = slot.state.lease().map(due);
+        let ticket_before = slot.state.holder().map(|holder| holder.ticket);
         let released_before = slot.state.tombstone().map(|tombstone| tombstone.fence);
         let done = step(&mut slot.state, command, now, mint);
         let due_after = slot.state.lease().map(due);
@@ -94,10 +104,19 @@ impl Table {
             due_before.and_then(|due| self.expiries.remove(&due));
             due_after.and_then(|due| self.expiries.insert(due, name.clone()));
         }
-        if let Some(changed) = &mut self.changed
-            && (has_moved || released_before != tombstone.map(|tombstone| tombstone.fence))
+        let has_released = released_before != tombstone.map(|tombstone| tombstone.fence);
+        let has_changed =
+            has_moved || has_released || ticket_before != slot.state.holder().map(|h| h.ticket);
+        if let Some(changes) = &mut self.changes
+            && has_changed
         {
-            changed.push(name.clone());
+            let has_only_expired = done.expired.is_some() && due_after.is_none() && !has_released;
+            let kind = if has_only_expired {
+                &mut changes.over
+            } else {
+                &mut changes.made
+            };
+            kind.push(name.clone());
         }
         match tombstone.map(|tombstone| tombstone.until) {
             Some(until) if !slot.is_buried => {
@@ -133,9 +152,7 @@ impl Table {
                     if slot.state.is_vacant(now) {
                         self.slots.remove(&name);
                     }
-                    if let Some(changed) = &mut self.changed {
-                        changed.push(name);
-                    }
+                    self.clear_away([name]);
                 }
             }
         }
@@ -168,22 +185,30 @@ impl Table {
         status(self.get(name)?, now)
     }
 
-    /// All that is held and starts with `prefix`, behind `after`, by name.
+    /// The first `limit` that are held and start with `prefix`, behind `after`, by name.
     pub(crate) fn list(
         &self,
         prefix: &str,
         after: Option<&LockName>,
+        limit: usize,
         now: Timestamp,
     ) -> Vec<LockStatus> {
-        let mut found: Vec<LockStatus> = self
+        let is_held = |slot: &Slot| slot.state.lease().is_some_and(|lease| lease.is_live(now));
+        let mut found: Vec<(&LockName, &Slot)> = self
             .slots
             .iter()
-            .filter(|(name, _)| name.as_str().starts_with(prefix))
+            .filter(|(name, slot)| name.as_str().starts_with(prefix) && is_held(slot))
             .filter(|(name, _)| after.is_none_or(|after| *name > after))
-            .filter_map(|(_, slot)| status(&slot.state, now))
             .collect();
-        found.sort_unstable_by(|a, b| a.lease.name.cmp(&b.lease.name));
+        if found.len() > limit {
+            found.select_nth_unstable_by_key(limit, |(name, _)| *name);
+            found.truncate(limit);
+        }
+        found.sort_unstable_by_key(|(name, _)| *name);
+        let found = found.into_iter();
         found
+            .filter_map(|(_, slot)| status(&slot.state, now))
+            .collect()
     }
 
     #[cfg(all(test, not(shuttle)))]

@@ -169,6 +169,19 @@ async fn an_extended_lease_keeps_the_waiter_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_shortened_lease_wakes_the_waiter_at_its_new_end() {
+    let service = service();
+    let lease = take(&service, "a", 3600).await.keep();
+    let waiter = join_queue(&service, request("b", 30, Some(60))).await;
+    let start = Instant::now();
+    let half = Ttl::new(Duration::from_millis(500)).unwrap();
+    let extended = service.extend(&name(), lease.owner, None, half).await;
+    assert!(extended.unwrap().is_ok());
+    granted(waiter).await;
+    assert!(start.elapsed() < Duration::from_millis(510));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_grant_that_nobody_looks_at_still_ends_on_time() {
     let service = service();
     let held = take(&service, "a", 60).await;

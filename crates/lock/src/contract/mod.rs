@@ -91,7 +91,7 @@ cases! {
         force_release_needs_no_owner
         a_late_release_leaves_the_successor_alone
         a_repeated_attempt_gets_the_same_lease
-        giving_up_a_repeated_attempt_keeps_the_lease_of_the_second;
+        a_lease_whose_attempt_was_repeated_is_not_given_up;
     expiry:
         a_lease_ends_at_its_expiry
         an_expired_lease_is_not_shown

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State, WebSocketUpgrade};
-use axum::http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, UPGRADE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use bytes::Bytes;
@@ -94,14 +94,16 @@ async fn forrst(State(app): State<App>, request: Request) -> Response {
 }
 
 async fn rpc(State(app): State<App>, request: Request) -> Response {
-    let is_upgrade = request.headers().contains_key("upgrade")
-        || (request.method() == Method::CONNECT
-            && request.version() == axum::http::Version::HTTP_2);
-    if is_upgrade {
+    if wants_websocket(&request) {
+        if !is_same_origin(request.headers()) {
+            let message = "WebSockets are not for pages of other origins";
+            return json(StatusCode::FORBIDDEN, &Rpc::refusal(message));
+        }
         let (mut parts, _) = request.into_parts();
         let traceparent = traceparent(&parts.headers);
+        let place = parts.extensions.get().cloned();
         return match WebSocketUpgrade::from_request_parts(&mut parts, &()).await {
-            Ok(upgrade) => websocket::accept(upgrade, app.server, app.rpc, traceparent),
+            Ok(upgrade) => websocket::accept(upgrade, app.server, app.rpc, traceparent, place),
             Err(refusal) => refusal.into_response(),
         };
     }
@@ -119,6 +121,30 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
             reply
         }
     }
+}
+
+/// An offer of any other protocol is to be ignored.
+fn wants_websocket(request: &Request) -> bool {
+    let offers = request.headers().get_all(UPGRADE).iter();
+    let mut offers = offers
+        .filter_map(|offer| offer.to_str().ok())
+        .flat_map(|o| o.split(','));
+    offers.any(|offer| offer.trim().eq_ignore_ascii_case("websocket"))
+        || (request.method() == Method::CONNECT && request.version() == Version::HTTP_2)
+}
+
+/// A page in a browser may open a WebSocket to anywhere, also to a server on its own machine that trusts everybody there.
+/// It always says where it is from; other clients do not.
+fn is_same_origin(headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(ORIGIN) else {
+        return true;
+    };
+    let origin = origin
+        .to_str()
+        .ok()
+        .and_then(|origin| origin.split_once("://"));
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    matches!((origin, host), (Some((_, origin)), Some(host)) if origin.eq_ignore_ascii_case(host))
 }
 
 /// The process is there and answers.

@@ -20,7 +20,7 @@ use crate::Server;
 use crate::server::Origin;
 
 /// How many entries a batch may have.
-const MAX_BATCH: usize = 1000;
+const MAX_BATCH: usize = 100;
 
 pub(super) struct Rpc {
     methods: Methods,
@@ -32,6 +32,8 @@ struct Traceparent(String);
 
 impl Rpc {
     pub(super) fn new(server: Server) -> Self {
+        let document = to_raw_value(&openrpc::document(&server));
+        let document = document.expect("the document is plain JSON");
         let mut module = RpcModule::new(server);
         let distinct = "the two methods have different names";
         module
@@ -39,8 +41,11 @@ impl Rpc {
                 call(params.as_str(), &server, &extensions).await
             })
             .expect(distinct);
+        // Functions cannot be added any more: one document is enough.
         module
-            .register_method("rpc.discover", |_, server, _| openrpc::document(server))
+            .register_method("rpc.discover", move |_, _, _| {
+                Ok::<_, ErrorObjectOwned>(document.clone())
+            })
             .expect(distinct);
         Self {
             methods: module.into(),
@@ -55,24 +60,31 @@ impl Rpc {
         }
         let Ok(text) = std::str::from_utf8(frame) else {
             return Some(error(
+                &Value::Null,
                 PARSE_ERROR_CODE,
                 "Parse error: the frame is not UTF-8",
             ));
         };
         let frame: &RawValue = match serde_json::from_str(text) {
             Ok(frame) => frame,
-            Err(why) => return Some(error(PARSE_ERROR_CODE, &format!("Parse error: {why}"))),
+            Err(why) => {
+                return Some(error(
+                    &Value::Null,
+                    PARSE_ERROR_CODE,
+                    &format!("Parse error: {why}"),
+                ));
+            }
         };
         if !frame.get().starts_with('[') {
             return answer_one(&methods, frame.get()).await;
         }
         let entries: Vec<&RawValue> = serde_json::from_str(frame.get()).unwrap_or_default();
         if entries.is_empty() {
-            return Some(invalid("a batch must not be empty"));
+            return Some(invalid(&Value::Null, "a batch must not be empty"));
         }
         if entries.len() > MAX_BATCH {
             let message = format!("a batch may have at most {MAX_BATCH} entries");
-            return Some(error(OVERSIZED_REQUEST_CODE, &message));
+            return Some(error(&Value::Null, OVERSIZED_REQUEST_CODE, &message));
         }
         let answers = join_all(
             entries
@@ -96,11 +108,11 @@ impl Rpc {
 
 async fn answer_one(methods: &Methods, frame: &str) -> Option<String> {
     match Frame::check(frame) {
-        Err(why) => Some(invalid(why)),
+        Err((id, why)) => Some(invalid(&id, why)),
         Ok(Kind::Notification) => None,
         Ok(Kind::Request) => match methods.raw_json_request(frame, 1).await {
             Ok((answer, _)) => Some(Box::<str>::from(answer).into()),
-            Err(why) => Some(invalid(&why.to_string())),
+            Err(why) => Some(invalid(&Value::Null, &why.to_string())),
         },
     }
 }
@@ -127,28 +139,35 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<V
 }
 
 impl Frame<'_> {
-    fn check(frame: &str) -> Result<Kind, &'static str> {
+    /// What kind of frame it is, or what is wrong with it and the id to say so to: null when there is none to be read.
+    fn check(frame: &str) -> Result<Kind, (Value, &'static str)> {
         if !frame.starts_with('{') {
-            return Err("a request must be an object");
+            return Err((Value::Null, "a request must be an object"));
         }
-        let frame: Frame<'_> =
-            serde_json::from_str(frame).map_err(|_| "a member stands there twice")?;
-        if frame.jsonrpc != Some(Value::from("2.0")) {
-            return Err("`jsonrpc` must be \"2.0\"");
-        }
-        if !frame.method.is_some_and(|method| method.is_string()) {
-            return Err("`method` must be a string");
-        }
+        let Ok(frame) = serde_json::from_str::<Frame<'_>>(frame) else {
+            let why = "its members cannot be read, or one stands there twice";
+            return Err((Value::Null, why));
+        };
+        let kind = match &frame.id {
+            None => Kind::Notification,
+            Some(Value::String(_) | Value::Null) => Kind::Request,
+            Some(Value::Number(number)) if number.is_u64() => Kind::Request,
+            Some(_) => {
+                let why = "`id` must be a string, null, or a whole number from 0 to 2^64-1";
+                return Err((Value::Null, why));
+            }
+        };
         let is_structured = |params: &RawValue| params.get().starts_with(['{', '[']);
-        if !frame.params.is_none_or(is_structured) {
-            return Err("`params` must be an object or an array");
-        }
-        match frame.id {
-            None => Ok(Kind::Notification),
-            Some(Value::String(_) | Value::Null) => Ok(Kind::Request),
-            Some(Value::Number(number)) if number.is_u64() => Ok(Kind::Request),
-            Some(_) => Err("`id` must be a string, null, or a whole number from 0 to 2^64-1"),
-        }
+        let why = if frame.jsonrpc != Some(Value::from("2.0")) {
+            "`jsonrpc` must be \"2.0\""
+        } else if !frame.method.is_some_and(|method| method.is_string()) {
+            "`method` must be a string"
+        } else if !frame.params.is_none_or(is_structured) {
+            "`params` must be an object or an array"
+        } else {
+            return Ok(kind);
+        };
+        Err((frame.id.unwrap_or_default(), why))
     }
 }
 
@@ -180,10 +199,10 @@ async fn call(
     to_raw_value(&response).map_err(|_| invalid("the answer cannot be written as JSON"))
 }
 
-fn invalid(why: &str) -> String {
-    error(INVALID_REQUEST_CODE, &format!("Invalid request: {why}"))
+fn invalid(id: &Value, why: &str) -> String {
+    error(id, INVALID_REQUEST_CODE, &format!("Invalid request: {why}"))
 }
 
-fn error(code: i32, message: &str) -> String {
-    json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": message}}).to_string()
+fn error(id: &Value, code: i32, message: &str) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}).to_string()
 }

@@ -9,13 +9,16 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::Response;
 use forrst_protocol::{ErrorCode, ErrorObject};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
+use tokio_io_timeout::TimeoutStream;
+use tower::ServiceExt;
 
 use super::http::json;
 use crate::Server;
@@ -55,14 +58,13 @@ impl Server {
                 continue;
             };
             let (server, router) = (self.clone(), router.clone());
-            self.shared.tasks.spawn(async move {
-                server.serve_connection(stream, router).await;
-                drop(place);
-            });
+            let place = Place(Arc::new(place));
+            let serve = async move { server.serve_connection(stream, router, place).await };
+            self.shared.tasks.spawn(serve);
         }
     }
 
-    async fn serve_connection(&self, stream: TcpStream, router: Router) {
+    async fn serve_connection(&self, stream: TcpStream, router: Router, place: Place) {
         let limits = &self.shared.limits;
         let draining = &self.shared.draining;
         // Without it, small answers wait for the acknowledgement of the last one.
@@ -87,8 +89,15 @@ impl Server {
             .timer(TokioTimer::new())
             .keep_alive_interval(limits.idle_timeout / 2)
             .keep_alive_timeout(limits.idle_timeout / 2);
-        let service = TowerToHyperService::new(router);
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(place.clone());
+            router.clone().oneshot(request)
+        });
+        let mut stream = TimeoutStream::new(stream);
+        // A client that does not read its answer is not written to for ever.
+        stream.set_write_timeout(Some(limits.idle_timeout));
+        let stream = TokioIo::new(Box::pin(stream));
+        let connection = builder.serve_connection_with_upgrades(stream, service);
         tokio::pin!(connection);
         let result = tokio::select! {
             result = connection.as_mut() => result,
@@ -103,9 +112,14 @@ impl Server {
     }
 }
 
+/// One of the places for connections, taken until all clones are gone. A WebSocket outlives the HTTP connection it began as.
+#[derive(Clone)]
+pub(super) struct Place(#[expect(dead_code, reason = "only held")] Arc<OwnedSemaphorePermit>);
+
 /// Looks at the first bytes without taking them.
 async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     let mut first = [0; HTTP2_PREFACE.len()];
+    let mut pause = Duration::from_millis(1);
     loop {
         let count = stream.peek(&mut first).await?;
         if count == 0 {
@@ -118,7 +132,8 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
             return Ok(true);
         }
         // More has to come; there is no way to be told when.
-        sleep(Duration::from_millis(5)).await;
+        sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(500));
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use forrst_protocol::{ErrorCode, ErrorObject, Response};
 use futures_util::StreamExt;
 use tokio::net::{UnixListener, UnixStream};
@@ -18,6 +18,9 @@ use super::session::{self, Incoming, Rules};
 use crate::Server;
 use crate::server::Origin;
 
+/// A neighbour on the same machine may be silent for long; a connection that breaks is seen at once.
+const IDLE: Duration = Duration::from_secs(60 * 60);
+
 impl Server {
     /// Serves on a unix socket until the server shuts down. Only the user who runs the server may connect.
     ///
@@ -25,25 +28,40 @@ impl Server {
     ///
     /// When the socket cannot be made: another server listens on it, or the path is no socket.
     pub async fn serve_unix(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        let listener = bind(path.as_ref()).await?;
-        let draining = &self.shared.draining;
-        loop {
-            let accepted = tokio::select! {
-                () = draining.cancelled() => break,
-                accepted = listener.accept() => accepted,
-            };
-            match accepted {
-                Ok((stream, _)) => {
-                    let server = self.clone();
-                    self.shared
-                        .tasks
-                        .spawn(async move { run(stream, &server).await });
-                }
-                Err(error) => accept_error(&error).await,
-            }
-        }
-        let _ = std::fs::remove_file(path);
+        self.bind_unix(path.as_ref()).await?.await;
         Ok(())
+    }
+
+    /// As [`serve_unix`](Self::serve_unix), in two steps: clients can connect as soon as this returns, and are served when what
+    /// it returns is awaited.
+    ///
+    /// # Errors
+    ///
+    /// When the socket cannot be made.
+    pub async fn bind_unix(
+        &self,
+        path: &Path,
+    ) -> io::Result<impl Future<Output = ()> + Send + use<>> {
+        let path = path.to_owned();
+        let listener = bind(&path).await?;
+        let server = self.clone();
+        Ok(async move {
+            loop {
+                let accepted = tokio::select! {
+                    () = server.shared.draining.cancelled() => break,
+                    accepted = listener.accept() => accepted,
+                };
+                match accepted {
+                    Ok((stream, _)) => {
+                        let connection = server.clone();
+                        let serve = async move { run(stream, &connection).await };
+                        server.shared.tasks.spawn(serve);
+                    }
+                    Err(error) => accept_error(&error).await,
+                }
+            }
+            let _ = std::fs::remove_file(path);
+        })
     }
 }
 
@@ -70,8 +88,7 @@ async fn run(stream: UnixStream, server: &Server) {
     let limits = &server.shared.limits;
     let rules = Rules {
         max_in_flight: limits.max_in_flight,
-        // A neighbour on the same machine may stay connected; a broken connection is seen at once.
-        idle_timeout: Duration::from_secs(24 * 60 * 60),
+        idle_timeout: IDLE,
         keep_alive: None,
         goodbye: None,
         draining: server.shared.draining.clone(),
@@ -80,33 +97,35 @@ async fn run(stream: UnixStream, server: &Server) {
         .max_frame_length(limits.max_body)
         .new_codec();
     let (reader, writer) = stream.into_split();
-    let mut is_broken = false;
-    // A frame that is too large gets its answer, and is the last: where the next one starts is not known.
+    // Where the frame after one that is too large starts is not known.
     let incoming = FramedRead::new(reader, codec)
-        .take_while(move |frame| {
-            let goes_on = !is_broken;
-            is_broken = frame.is_err();
-            std::future::ready(goes_on)
-        })
-        .map(Incoming::Request);
+        .take_while(|frame| std::future::ready(!is_broken_connection(frame)))
+        .map(|frame| match frame {
+            Ok(frame) => Incoming::Request(frame),
+            Err(_) => Incoming::Last(too_large(server)),
+        });
     let mut codec = LengthDelimitedCodec::new();
     codec.set_max_frame_length(u32::MAX as usize);
     let outgoing = FramedWrite::new(writer, codec);
-    let max_body = limits.max_body;
-    session::run(incoming, outgoing, rules, |frame: io::Result<_>| {
+    session::run(incoming, outgoing, rules, |frame: BytesMut| {
         let server = server.clone();
         async move {
-            let response = match frame {
-                Ok(frame) => server.answer(&frame, Origin::now()).await,
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    let message = format!("The frame is larger than {max_body} bytes");
-                    let error = ErrorObject::new(ErrorCode::InvalidRequest, message);
-                    Response::failure(None, error).with_node(server.node())
-                }
-                Err(_) => return None,
-            };
+            let response = server.answer(&frame, Origin::now()).await;
             serde_json::to_vec(&response).map(Bytes::from).ok()
         }
     })
     .await;
+}
+
+fn is_broken_connection(frame: &io::Result<BytesMut>) -> bool {
+    let error = frame.as_ref().err();
+    error.is_some_and(|error| error.kind() != io::ErrorKind::InvalidData)
+}
+
+fn too_large(server: &Server) -> Bytes {
+    let max_body = server.shared.limits.max_body;
+    let message = format!("The frame is larger than {max_body} bytes");
+    let error = ErrorObject::new(ErrorCode::InvalidRequest, message);
+    let response = Response::failure(None, error).with_node(server.node());
+    serde_json::to_vec(&response).unwrap_or_default().into()
 }

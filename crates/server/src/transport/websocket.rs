@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 
 use super::rpc::Rpc;
+use super::serve::Place;
 use super::session::{self, Incoming, Rules};
 use crate::Server;
 
@@ -17,6 +18,7 @@ pub(super) fn accept(
     server: Server,
     rpc: Arc<Rpc>,
     traceparent: Option<String>,
+    place: Option<Place>,
 ) -> Response {
     let max_body = server.shared.limits.max_body;
     upgrade
@@ -26,7 +28,7 @@ pub(super) fn accept(
             let token = server.shared.tasks.token();
             async move {
                 run(socket, &server, &rpc, traceparent).await;
-                drop(token);
+                drop((token, place));
             }
         })
 }
@@ -47,13 +49,17 @@ async fn run(socket: WebSocket, server: &Server, rpc: &Arc<Rpc>, traceparent: Op
     let (outgoing, incoming) = socket.split();
     let incoming = incoming
         .take_while(|message| {
-            let goes_on = matches!(message, Ok(message) if !matches!(message, Message::Close(_)));
+            let goes_on = match message {
+                Ok(message) => !matches!(message, Message::Close(_)),
+                Err(error) => is_too_large(error),
+            };
             std::future::ready(goes_on)
         })
         .map(|message| match message {
             Ok(Message::Text(text)) => Incoming::Request(Bytes::from(text)),
             Ok(Message::Binary(bytes)) => Incoming::Request(bytes),
-            _ => Incoming::Other,
+            Ok(_) => Incoming::Other,
+            Err(_) => Incoming::Last(too_large()),
         });
     session::run(incoming, outgoing, rules, |frame: Bytes| {
         let (rpc, traceparent) = (rpc.clone(), traceparent.clone());
@@ -63,4 +69,17 @@ async fn run(socket: WebSocket, server: &Server, rpc: &Arc<Rpc>, traceparent: Op
         }
     })
     .await;
+}
+
+/// Any other error is a connection that broke.
+fn is_too_large(error: &axum::Error) -> bool {
+    // The kind of the error is that of a crate of axum's, in a version of its choice.
+    error.to_string().contains("too long")
+}
+
+fn too_large() -> Message {
+    Message::Close(Some(CloseFrame {
+        code: close_code::SIZE,
+        reason: "the message is too large".into(),
+    }))
 }

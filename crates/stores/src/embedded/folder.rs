@@ -21,7 +21,7 @@ pub enum EmbeddedError {
     },
     /// It was there, and is not what it was.
     #[error(
-        "the store in {} is damaged: {what}. Nothing was changed. Restore it from a backup, or, if its locks may be forgotten, remove the folder",
+        "the store in {} is damaged: {what}. Nothing was changed. Restore it, or, if its locks and fences may be forgotten, remove the folder: then fences start again at 1",
         .folder.display()
     )]
     Damaged {
@@ -80,6 +80,13 @@ impl Folder {
 
     pub(super) fn claim(path: &Path) -> Result<Self, EmbeddedError> {
         fs::create_dir_all(path).map_err(|source| failed(path, source))?;
+        // A folder whose own entry is lost with the power would look like a first start.
+        let parent = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new("."));
+        let synced = File::open(parent).and_then(|parent| parent.sync_all());
+        synced.map_err(|source| failed(parent, source))?;
         let claim_path = path.join(Self::CLAIM);
         let mut claim = OpenOptions::new()
             .read(true)

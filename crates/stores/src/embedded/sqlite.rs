@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forrst_lock::state::{Holder, State, Tombstone};
 use forrst_lock::{Attempt, Fence, Lease, LockName, Owner, Ticket, Timestamp, Waiter};
-use rusqlite::{Connection, OpenFlags, Row, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Row, TransactionBehavior, params};
 
 use super::clock::Reading;
 use super::folder::Folder;
@@ -26,6 +26,7 @@ const SCHEMA: &str = "
         acquired_at    INTEGER,
         expires_at     INTEGER,
         attempt        TEXT,     -- repeated by a caller who did not get the answer
+        ticket         BLOB,     -- the call that got it, as long as that can be undone
         released_owner TEXT,     -- whose lease was released last
         released_fence INTEGER,
         released_until INTEGER   -- until when that is remembered
@@ -60,17 +61,12 @@ impl SqliteJournal {
         let path = folder.database(make)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
-        let damaged = |error: rusqlite::Error| folder.damaged(error.to_string());
-        check_format(&connection, folder).map_err(|error| match error {
-            EmbeddedError::Journal(error) => damaged(error),
+        // Somebody with `sqlite3` may write for a moment; we are patient for less than callers are.
+        connection.busy_timeout(Duration::from_secs(1))?;
+        check(&connection, folder).map_err(|error| match error {
+            EmbeddedError::Journal(error) if is_damage(&error) => folder.damaged(error.to_string()),
             other => other,
         })?;
-        let whole: String = connection
-            .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
-            .map_err(damaged)?;
-        if whole != "ok" {
-            return Err(folder.damaged(whole));
-        }
         configure(&connection, durability)?;
         Ok(Self {
             connection,
@@ -104,7 +100,16 @@ fn make(path: &Path) -> Result<(), EmbeddedError> {
     Ok(())
 }
 
-fn check_format(connection: &Connection, folder: &Folder) -> Result<(), EmbeddedError> {
+/// A disk that is full or fails says nothing about what is on it.
+fn is_damage(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    matches!(
+        code,
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+    )
+}
+
+fn check(connection: &Connection, folder: &Folder) -> Result<(), EmbeddedError> {
     let read = |pragma: &str| connection.pragma_query_value(None, pragma, |row| row.get(0));
     let application: i64 = read("application_id")?;
     if application != APPLICATION {
@@ -118,13 +123,24 @@ fn check_format(connection: &Connection, folder: &Folder) -> Result<(), Embedded
             known: FORMAT,
         });
     }
-    Ok(())
+    let whole: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if whole == "ok" {
+        Ok(())
+    } else {
+        Err(folder.damaged(whole))
+    }
 }
 
 fn configure(connection: &Connection, durability: Durability) -> Result<(), EmbeddedError> {
-    // Somebody with `sqlite3` may write for a moment; we are patient for less than callers are.
-    connection.busy_timeout(Duration::from_secs(1))?;
-    connection.pragma_update(None, "journal_mode", "WAL")?;
+    let mode: String =
+        connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode != "wal" {
+        let message = format!("the file system allows no write-ahead log, but `{mode}`");
+        return Err(EmbeddedError::File {
+            path: connection.path().unwrap_or_default().into(),
+            source: std::io::Error::other(message),
+        });
+    }
     let synchronous = match durability {
         Durability::Full => "FULL",
         Durability::Process => "NORMAL",
@@ -137,6 +153,9 @@ fn configure(connection: &Connection, durability: Durability) -> Result<(), Embe
 
 impl Journal for SqliteJournal {
     fn load(&mut self) -> Result<Snapshot, EmbeddedError> {
+        // On a full disk, what the log has twice may be the room that is needed. It may fail.
+        let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+        let _ = self.connection.query_row(checkpoint, [], |_| Ok(()));
         let (last_fence, clock) = self.connection.query_row(
             "SELECT last_fence, now, since_boot, boot FROM state WHERE id = 1",
             [],
@@ -144,7 +163,7 @@ impl Journal for SqliteJournal {
         )?;
         let mut statement = self.connection.prepare(
             "SELECT name, owner, fence, acquired_at, expires_at, attempt,
-                    released_owner, released_fence, released_until FROM locks",
+                    released_owner, released_fence, released_until, ticket FROM locks",
         )?;
         let mut rows = statement.query([])?;
         let mut keys = Vec::new();
@@ -153,7 +172,11 @@ impl Journal for SqliteJournal {
         }
         Ok(Snapshot {
             keys,
-            last_fence: u64::try_from(last_fence).ok().and_then(Fence::new),
+            last_fence: match u64::try_from(last_fence) {
+                Ok(0) => None,
+                Ok(number) if Fence::new(number).is_some() => Fence::new(number),
+                _ => return Err(self.damaged(format!("{last_fence} is no fence"))),
+            },
             clock,
         })
     }
@@ -165,7 +188,7 @@ impl Journal for SqliteJournal {
         {
             let mut forget = transaction.prepare_cached("DELETE FROM locks WHERE name = ?")?;
             let mut write = transaction.prepare_cached(
-                "INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )?;
             for (name, state) in &changes.keys {
                 match state {
@@ -229,6 +252,9 @@ fn write_state(
         holder
             .and_then(|holder| holder.attempt.as_ref())
             .map(Attempt::as_str),
+        holder
+            .and_then(|holder| holder.ticket)
+            .map(|ticket| ticket.0.to_be_bytes()),
         tombstone.map(|tombstone| tombstone.owner.as_str()),
         tombstone.map(|tombstone| fence_number(tombstone.fence)),
         tombstone.map(|tombstone| millis(tombstone.until)),
@@ -285,8 +311,10 @@ fn read_entry(row: &Row<'_>) -> Result<Entry, String> {
                 Some(attempt) => Some(Attempt::parse(&attempt).map_err(|_| wrong("attempt"))?),
                 None => None,
             },
-            // The call that got it ended with the process.
-            ticket: Ticket::random(),
+            ticket: row
+                .get::<_, Option<[u8; 16]>>(9)
+                .map_err(|error| error.to_string())?
+                .map(|bytes| Ticket(u128::from_be_bytes(bytes))),
         }),
     };
     let tombstone = match owner(6)? {

@@ -411,3 +411,56 @@ async fn a_release_is_forgotten_in_the_file_too() {
         .unwrap();
     assert_eq!(rows, 0);
 }
+
+/// A journal on a disk that can be taken away.
+struct Flaky {
+    journal: SqliteJournal,
+    is_away: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Journal for Flaky {
+    fn load(&mut self) -> Result<super::journal::Snapshot, EmbeddedError> {
+        self.journal.load()
+    }
+
+    fn commit(&mut self, changes: &super::journal::Changes<'_>) -> Result<(), EmbeddedError> {
+        if self.is_away.load(std::sync::atomic::Ordering::SeqCst) {
+            return Err(rusqlite::Error::ExecuteReturnedResults.into());
+        }
+        self.journal.commit(changes)
+    }
+
+    fn tidy(&mut self) {}
+}
+
+#[tokio::test]
+async fn a_call_that_is_given_up_is_undone_even_if_the_disk_fails_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let claimed = Folder::claim(folder.path()).unwrap();
+    let is_away = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let journal = Flaky {
+        journal: SqliteJournal::open(&claimed, Durability::Process).unwrap(),
+        is_away: is_away.clone(),
+    };
+    let store = EmbeddedStore::start(journal, Some(claimed)).unwrap();
+    let call = claim(None, HOUR);
+    let ticket = call.ticket;
+    let command = Acquire {
+        claim: call,
+        wait: None,
+    };
+    store.acquire(&name("k"), command).await.unwrap();
+    is_away.store(true, std::sync::atomic::Ordering::SeqCst);
+    store.abandon(&name("k"), ticket);
+    assert!(store.health().await.is_err());
+    assert!(holder(&store, "k").await.is_some());
+    is_away.store(false, std::sync::atomic::Ordering::SeqCst);
+    // Nobody asks for it again: it is owed.
+    for _ in 0..200 {
+        if holder(&store, "k").await.is_none() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the lock is still held");
+}

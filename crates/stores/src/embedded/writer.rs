@@ -1,5 +1,7 @@
 //! The thread that does all the work: applies what has come in, writes it down, then answers.
 
+use std::time::Duration;
+
 use forrst_lock::state::{Abandon, Command, Settle, State, Woken};
 use forrst_lock::{Answer, Fence, Lease, LockName, StoreError, Ticket, Timestamp, Waiter, Wake};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -13,6 +15,16 @@ use crate::table::Table;
 const MAX_BATCH: usize = 4096;
 /// How many released keys are remembered.
 const MAX_REMEMBERED: usize = 131_072;
+
+/// What the thread is told.
+pub(super) enum Message {
+    /// Has to be written down before it is answered.
+    Job(Job),
+    /// Looks at what is written down, and changes nothing.
+    Look(Job),
+    /// Undo a call. It is owed until a commit has done it.
+    Abandon(LockName, Ticket),
+}
 
 /// Something to do, and what to do with its outcome when that has reached the disk.
 pub(super) struct Job(Box<Work>);
@@ -76,7 +88,7 @@ impl Desk {
             last_fence = last_fence.max(holder.as_ref().map(|holder| holder.lease.fence));
             let tombstone = entry.tombstone.filter(|tombstone| tombstone.until > now);
             if holder.is_none() && tombstone.is_none() {
-                table.forget(entry.name);
+                table.clear_away([entry.name]);
             } else {
                 let state = State::restored(entry.name.clone(), holder, tombstone);
                 table.restore(entry.name, state);
@@ -141,41 +153,62 @@ impl Desk {
         self.must_write = true;
     }
 
+    /// Writes down what has to be. What is over goes with it, or alone when there is time to tidy up.
     fn commit(&mut self, journal: &mut impl Journal) -> Result<(), EmbeddedError> {
-        let mut changed = self.table.take_changed();
-        if changed.is_empty() && !std::mem::take(&mut self.must_write) {
+        let changes = self.table.take_changes();
+        let must_write = std::mem::take(&mut self.must_write) || !changes.made.is_empty();
+        let may_write = self.must_tidy && !changes.over.is_empty();
+        if !must_write && !may_write {
+            self.table.clear_away(changes.over);
             return Ok(());
         }
-        changed.sort_unstable();
-        changed.dedup();
-        let keys = changed.iter().map(|name| (name, self.table.get(name)));
-        journal.commit(&Changes {
+        let mut names = changes.made;
+        names.extend_from_slice(&changes.over);
+        names.sort_unstable();
+        names.dedup();
+        let keys = names.iter().map(|name| (name, self.table.get(name)));
+        let committed = journal.commit(&Changes {
             keys: keys.collect(),
             last_fence: self.last_fence,
             clock: self.clock.reading(),
-        })
+        });
+        match committed {
+            // Nobody was promised anything by it.
+            Err(error) if !must_write => {
+                tracing::warn!(%error, "the journal could not be tidied up");
+                self.table.clear_away(changes.over);
+                Ok(())
+            }
+            committed => committed,
+        }
     }
 }
 
 pub(super) struct Writer<J> {
     journal: J,
-    jobs: UnboundedReceiver<Job>,
+    messages: UnboundedReceiver<Message>,
     /// None after a failure, until the journal could be read again.
     desk: Option<Desk>,
     last_fence: Option<Fence>,
-    /// Grants whose waiters had gone when they were to be told.
-    to_undo: Vec<(LockName, Ticket)>,
+    /// Calls to be undone: given up by their callers, or granted to waiters who had gone.
+    owed: Vec<(LockName, Ticket)>,
 }
 
+/// How long to leave a journal alone that has just failed, when nobody asks.
+const PAUSE: Duration = Duration::from_millis(250);
+
 impl<J: Journal> Writer<J> {
-    pub(super) fn new(mut journal: J, jobs: UnboundedReceiver<Job>) -> Result<Self, EmbeddedError> {
+    pub(super) fn new(
+        mut journal: J,
+        messages: UnboundedReceiver<Message>,
+    ) -> Result<Self, EmbeddedError> {
         let desk = Desk::load(&mut journal, Box::new(MachineClocks::new()), None)?;
         Ok(Self {
             journal,
-            jobs,
+            messages,
             last_fence: desk.last_fence,
             desk: Some(desk),
-            to_undo: Vec::new(),
+            owed: Vec::new(),
         })
     }
 
@@ -183,31 +216,50 @@ impl<J: Journal> Writer<J> {
     pub(super) fn run(mut self) {
         let mut batch = Vec::new();
         loop {
-            if self.to_undo.is_empty() {
-                match self.jobs.blocking_recv() {
-                    Some(job) => batch.push(job),
+            if self.owed.is_empty() {
+                match self.messages.blocking_recv() {
+                    Some(message) => batch.push(message),
                     None => return,
                 }
             }
             while batch.len() < MAX_BATCH
-                && let Ok(job) = self.jobs.try_recv()
+                && let Ok(message) = self.messages.try_recv()
             {
-                batch.push(job);
+                batch.push(message);
             }
-            self.work_off(std::mem::take(&mut batch));
+            let has_asked = !batch.is_empty();
+            if !self.work_off(std::mem::take(&mut batch)) && !has_asked {
+                if self.messages.is_closed() {
+                    // What is still owed ends with its lease.
+                    return;
+                }
+                std::thread::sleep(PAUSE);
+            }
         }
     }
 
-    /// One transaction.
-    fn work_off(&mut self, batch: Vec<Job>) {
+    /// One transaction; whether it could be made.
+    fn work_off(&mut self, batch: Vec<Message>) -> bool {
         self.recover();
-        for (name, ticket) in std::mem::take(&mut self.to_undo) {
-            if let Some(desk) = &mut self.desk {
-                desk.run(&name, Abandon { ticket });
+        if let Some(desk) = &mut self.desk {
+            for (name, ticket) in &self.owed {
+                desk.run(name, Abandon { ticket: *ticket });
             }
         }
-        let desk = &mut self.desk;
-        let replies: Vec<Reply> = batch.into_iter().map(|job| job.0(desk.as_mut())).collect();
+        let mut replies: Vec<Reply> = Vec::with_capacity(batch.len());
+        let mut looks = Vec::new();
+        for message in batch {
+            match message {
+                Message::Job(job) => replies.push(job.0(self.desk.as_mut())),
+                Message::Look(job) => looks.push(job),
+                Message::Abandon(name, ticket) => {
+                    if let Some(desk) = &mut self.desk {
+                        desk.run(&name, Abandon { ticket });
+                    }
+                    self.owed.push((name, ticket));
+                }
+            }
+        }
         let committed = match &mut self.desk {
             Some(desk) => desk.commit(&mut self.journal),
             None => Ok(()),
@@ -215,14 +267,28 @@ impl<J: Journal> Writer<J> {
         for reply in replies {
             reply(committed.as_ref().copied());
         }
-        match committed {
-            Ok(()) => self.tell_the_woken(),
+        let could_write = match committed {
+            Ok(()) => {
+                if self.desk.is_some() {
+                    self.owed.clear();
+                }
+                self.tell_the_woken();
+                self.desk.is_some()
+            }
             Err(error) => {
                 tracing::error!(%error, "the journal could not be written; nothing was done");
                 // What is in memory is ahead of what is written. Those who wait are told by their closed channels.
                 self.last_fence = self.desk.take().and_then(|desk| desk.last_fence);
+                false
             }
+        };
+        if !looks.is_empty() {
+            self.recover();
         }
+        for look in looks {
+            look.0(self.desk.as_mut())(Ok(()));
+        }
+        could_write
     }
 
     fn tell_the_woken(&mut self) {
@@ -230,7 +296,7 @@ impl<J: Journal> Writer<J> {
         for (name, woken) in std::mem::take(&mut desk.woken) {
             let is_grant = matches!(woken.wake, Wake::Granted(_));
             if !woken.waiter.wake(woken.wake) && is_grant {
-                self.to_undo.push((name, woken.ticket));
+                self.owed.push((name, woken.ticket));
             }
         }
         if std::mem::take(&mut desk.must_tidy) {
