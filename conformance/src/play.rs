@@ -143,7 +143,7 @@ impl Player {
             let result = self.line.send(outgoing, expect, &self.variables).await;
             let may_come_right = give_up.is_some_and(|give_up| Instant::now() < give_up);
             match result {
-                Ok(body) => return self.capture(capture, body),
+                Ok(body) => return self.capture(capture, body.as_ref()),
                 Err(_) if may_come_right => sleep(PAUSE).await,
                 Err(report) => return Err(report),
             }
@@ -180,7 +180,7 @@ impl Player {
             .line
             .receive(&outgoing, exchange, expect, &self.variables)
             .await?;
-        self.capture(capture, body)
+        self.capture(capture, body.as_ref())
     }
 
     async fn together(
@@ -232,12 +232,12 @@ impl Player {
         })
     }
 
-    fn capture(&mut self, capture: &Capture, body: Option<Value>) -> Result<(), StepReport> {
+    fn capture(&mut self, capture: &Capture, body: Option<&Value>) -> Result<(), StepReport> {
         for (name, pointer) in capture {
-            let found = body.as_ref().and_then(|body| body.pointer(pointer));
+            let found = body.and_then(|body| body.pointer(pointer));
             let Some(value) = found else {
                 return Err(StepReport {
-                    answer: shown(body.as_ref()),
+                    answer: shown(body),
                     mismatches: vec![Mismatch::new(pointer, "something to capture", "nothing")],
                     ..StepReport::default()
                 });

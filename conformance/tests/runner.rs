@@ -153,7 +153,7 @@ async fn fails(stub: &Stub, steps: Value) -> Failure {
     failure.clone()
 }
 
-fn call(expect: Value) -> Value {
+fn call(expect: &Value) -> Value {
     json!({"call": {"function": "a.b"}, "expect": expect})
 }
 
@@ -183,8 +183,8 @@ async fn nothing_to_capture_is_a_failure() {
 #[tokio::test]
 async fn the_first_step_that_fails_ends_the_vector() {
     let stub = Stub::start([json!({"result": 1})]).await;
-    let wrong = call(json!({"body": {"result": 2}}));
-    let failure = fails(&stub, json!([call(json!({})), wrong, call(json!({}))])).await;
+    let wrong = call(&json!({"body": {"result": 2}}));
+    let failure = fails(&stub, json!([call(&json!({})), wrong, call(&json!({}))])).await;
     assert_eq!(failure.step, 2);
     assert_eq!(failure.mismatches[0].at, "/result");
     assert!(
@@ -199,7 +199,7 @@ async fn the_first_step_that_fails_ends_the_vector() {
 async fn the_rules_are_checked_where_a_vector_expects_nothing() {
     let stub = Stub::start([json!({"result": 1, "id": "another"})]).await;
     assert_eq!(
-        fails(&stub, json!([call(json!({}))])).await.mismatches[0].at,
+        fails(&stub, json!([call(&json!({}))])).await.mismatches[0].at,
         "/id"
     );
 }
@@ -208,7 +208,7 @@ async fn the_rules_are_checked_where_a_vector_expects_nothing() {
 async fn until_sends_again_until_the_expectation_holds() {
     let not_yet = || json!({"result": {"locked": true}});
     let stub = Stub::start([not_yet(), not_yet(), json!({"result": {"locked": false}})]).await;
-    let mut step = call(json!({"body": {"result": {"locked": false}}}));
+    let mut step = call(&json!({"body": {"result": {"locked": false}}}));
     step["until_ms"] = json!(5000);
     passes(&stub, json!([step])).await;
     assert_eq!(stub.requests().len(), 3);
@@ -217,7 +217,7 @@ async fn until_sends_again_until_the_expectation_holds() {
 #[tokio::test]
 async fn until_gives_up() {
     let stub = Stub::start([json!({"result": 1})]).await;
-    let mut step = call(json!({"body": {"result": 2}}));
+    let mut step = call(&json!({"body": {"result": 2}}));
     step["until_ms"] = json!(100);
     fails(&stub, json!([step])).await;
     assert!(stub.requests().len() > 1);
@@ -229,7 +229,7 @@ async fn a_started_step_runs_beside_the_others_and_hanging_up_closes_its_connect
     let steps = json!([
         {"start": "waiter", "call": {"function": "a.b"}},
         {"sleep_ms": 100},
-        call(json!({"body": {"result": 1}})),
+        call(&json!({"body": {"result": 1}})),
         {"hang_up": "waiter"}
     ]);
     passes(&stub, steps).await;
@@ -258,7 +258,7 @@ async fn an_awaited_step_is_checked_when_it_is_awaited() {
 #[tokio::test]
 async fn an_answer_that_never_comes_is_a_failure() {
     let stub = Stub::start([Value::Null]).await;
-    let failure = fails(&stub, json!([call(json!({}))])).await;
+    let failure = fails(&stub, json!([call(&json!({}))])).await;
     assert!(
         failure.answer.contains("no answer within"),
         "{}",
@@ -269,9 +269,9 @@ async fn an_answer_that_never_comes_is_a_failure() {
 #[tokio::test]
 async fn times_are_bounded() {
     let stub = Stub::start([json!({"result": 1})]).await;
-    let failure = fails(&stub, json!([call(json!({"at_least_ms": 400}))])).await;
+    let failure = fails(&stub, json!([call(&json!({"at_least_ms": 400}))])).await;
     assert_eq!(failure.mismatches[0].at, "time");
-    passes(&stub, json!([call(json!({"at_most_ms": 400}))])).await;
+    passes(&stub, json!([call(&json!({"at_most_ms": 400}))])).await;
 }
 
 #[tokio::test]
@@ -306,7 +306,7 @@ async fn answers_of_steps_together_are_counted() {
 #[tokio::test]
 async fn a_vector_for_another_transport_is_skipped() {
     let stub = Stub::start([json!({"result": 1})]).await;
-    let folder = Folder::with(&json!([call(json!({}))]));
+    let folder = Folder::with(&json!([call(&json!({}))]));
     let options = Options {
         vectors: Some(folder.0.clone()),
         ..Options::default()

@@ -222,7 +222,7 @@ fn together(file: StepFile, number: usize) -> Result<(Message, Expect), StepErro
 fn message(file: &mut StepFile, number: usize) -> Result<Option<Message>, StepError> {
     let mut found = Vec::new();
     if let Some(call) = file.call.take() {
-        found.push(Message::Envelope(envelope(call, file, number)));
+        found.push(Message::Envelope(envelope(&call, file, number)));
     }
     if let Some(request) = file.request.take() {
         found.push(Message::Envelope(request));
@@ -251,7 +251,7 @@ fn message(file: &mut StepFile, number: usize) -> Result<Option<Message>, StepEr
 }
 
 /// The envelope around a call, which is the same in most vectors.
-fn envelope(call: Value, file: &mut StepFile, number: usize) -> Value {
+fn envelope(call: &Value, file: &mut StepFile, number: usize) -> Value {
     let mut envelope = json!({
         "protocol": { "name": "forrst", "version": "0.1.0" },
         "id": format!("${{unique}}-{number}"),

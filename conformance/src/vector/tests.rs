@@ -1,3 +1,8 @@
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "JSON made on the spot reads better without `&`"
+)]
+
 use serde_json::{Value, json};
 
 use super::{Action, Message, Transport, Vector, VectorError};

@@ -8,6 +8,7 @@ use forrst_stores::{Durability, OpenOptions};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
 use tracing_subscriber::EnvFilter;
 
 use crate::demo;
@@ -29,17 +30,16 @@ async fn serve(settings: Settings) -> Result<(), String> {
     let listener = TcpListener::bind(&settings.listen)
         .await
         .map_err(|error| format!("cannot listen on {}: {error}", settings.listen))?;
+    let mut serving = JoinSet::new();
     if let Some(path) = &settings.unix {
         let serve = server.bind_unix(path).await;
         let failed = |error| format!("cannot listen on {}: {error}", path.display());
-        tokio::spawn(serve.map_err(failed)?);
+        serving.spawn(serve.map_err(failed)?);
     }
     print_banner(&server, &settings, &listener);
 
-    let http = tokio::spawn({
-        let server = server.clone();
-        async move { server.serve_on(listener).await }
-    });
+    let http = server.clone();
+    serving.spawn(async move { http.serve_on(listener).await });
     let name = signals.next().await;
     tracing::info!(signal = name, drain = ?settings.drain_timeout, "shutting down");
     tokio::select! {
@@ -49,7 +49,7 @@ async fn serve(settings: Settings) -> Result<(), String> {
             std::process::exit(130);
         }
     }
-    let _ = http.await;
+    serving.join_all().await;
     tracing::info!("bye");
     Ok(())
 }

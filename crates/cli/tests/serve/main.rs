@@ -1,0 +1,10 @@
+//! `forrst serve` as people use it: the real binary, its flags, its banner, its logs and its end.
+
+mod banner;
+mod command;
+mod http;
+mod logs;
+mod mistakes;
+mod settings;
+mod signals;
+mod unix_socket;

@@ -1,0 +1,20 @@
+//! The server on real sockets of this machine.
+
+mod bodies;
+mod connections;
+#[path = "../functions/mod.rs"]
+mod functions;
+mod hang_ups;
+mod host;
+mod http;
+mod http1;
+mod http2;
+mod rpc;
+mod shutdown;
+mod slow_clients;
+mod unix;
+mod unix_client;
+mod websocket;
+mod websocket_client;
+#[path = "../wire/mod.rs"]
+mod wire;
