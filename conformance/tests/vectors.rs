@@ -1,4 +1,4 @@
-//! All vectors against the real server, `forrst serve --demo`, over each transport.
+//! All vectors against the real server, `forrst serve --demo`, over each transport and on each store.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -9,21 +9,28 @@ use forrst_conformance::{Options, Transport, run};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn over_http() {
-    check(Transport::Http).await;
+    check(Transport::Http, "memory:").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_http_on_the_embedded_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}", folder.path().display());
+    check(Transport::Http, &store).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn over_json_rpc() {
-    check(Transport::Rpc).await;
+    check(Transport::Rpc, "memory:").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn over_a_websocket() {
-    check(Transport::Ws).await;
+    check(Transport::Ws, "memory:").await;
 }
 
-async fn check(transport: Transport) {
-    let server = RunningServer::start();
+async fn check(transport: Transport, store: &str) {
+    let server = RunningServer::start(store);
     let options = Options {
         transports: vec![transport],
         ..Options::default()
@@ -42,9 +49,9 @@ struct RunningServer {
 }
 
 impl RunningServer {
-    fn start() -> Self {
+    fn start(store: &str) -> Self {
         let mut process = Command::new(binary())
-            .args(["serve", "--demo", "--store", "memory:"])
+            .args(["serve", "--demo", "--store", store])
             .args(["--listen", "127.0.0.1:0"])
             .stdout(Stdio::piped())
             .spawn()

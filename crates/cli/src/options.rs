@@ -13,10 +13,12 @@ use serde::de::Error as _;
 
 /// Serve functions over HTTP, WebSocket and JSON-RPC, and the locks that callers ask for.
 ///
-/// Requests go to `POST /forrst`; JSON-RPC 2.0, over HTTP or a WebSocket, to `/rpc`. `GET /health` says that the
-/// server is there, `GET /ready` that it can serve.
+/// Requests go to `POST /forrst`; JSON-RPC 2.0, over HTTP or a WebSocket, to
+/// `/rpc`. `GET /health` says that the server is there, `GET /ready` that it can
+/// serve.
 ///
-/// Every option can also be set as an environment variable, or in the file that --config names, under the name of its flag:
+/// Every option can also be set as an environment variable, or in the file that
+/// --config names, under the name of its flag:
 ///
 ///   listen = "127.0.0.1:7420"
 ///   max-ttl = "1h"
@@ -31,7 +33,8 @@ Examples:
   forrst serve --listen 127.0.0.1:8080 --max-ttl 10m
   forrst serve --config /etc/forrst.toml --log-format json
 
-Exit codes: 0 after a shutdown by SIGTERM or SIGINT, 1 when the server cannot run, 2 for wrong usage.
+Exit codes: 0 after a shutdown by SIGTERM or SIGINT, 1 when the server cannot
+run, 2 for wrong usage, 130 when a second signal ended it at once.
 "
 )]
 pub(crate) struct ServeArguments {
