@@ -33,6 +33,12 @@ impl Connection {
         self.exchange(&[head]).await
     }
 
+    /// Waits until the other side is gone.
+    pub(crate) async fn wait_for_end(&mut self) {
+        // Nobody was asked anything, so there is nothing to read.
+        let _ = self.0.read_u8().await;
+    }
+
     async fn exchange(&mut self, request: &[String]) -> io::Result<Answer> {
         for part in request {
             self.0.write_all(part.as_bytes()).await?;

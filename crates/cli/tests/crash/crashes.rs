@@ -10,9 +10,10 @@ use fastrand::Rng;
 use tokio::time::sleep;
 
 use crate::connection::Connection;
-use crate::history::{Ask, History, Operation, Outcome};
+use crate::history::History;
 use crate::lease::Span;
-use crate::load::{Caller, Round};
+use crate::load::{Caller, Moment, Round};
+use crate::operation::{Ask, Operation, Outcome};
 use crate::server::{Place, Server};
 use crate::wire::{Lock, list};
 
@@ -119,6 +120,7 @@ impl Run {
             address: server.address,
             locks: self.history.locks.clone(),
             is_closing: self.random.u8(..100) < 25,
+            moment: Moment::ALL[self.random.usize(..Moment::ALL.len())],
             killer: server.killer(if at_an_answer { at } else { at + NEVER }),
         });
         let callers = std::mem::take(&mut self.callers).into_iter();

@@ -15,7 +15,7 @@ use crate::wire::{Answer, Lock, Shown, list};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MINUTE: Duration = Duration::from_secs(60);
-const LITTLE_ROOM: u64 = 512 * 1024;
+const LITTLE_ROOM: u64 = 192 * 1024;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_room_nothing_is_done_and_nothing_is_lost() {

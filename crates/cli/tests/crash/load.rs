@@ -8,8 +8,8 @@ use fastrand::Rng;
 use serde_json::Value;
 
 use crate::connection::Connection;
-use crate::history::{Ask, Operation, Outcome};
 use crate::lease::Span;
+use crate::operation::{Ask, Operation, Outcome};
 use crate::server::Killer;
 use crate::wire::{Answer, Lock, moment};
 
@@ -17,15 +17,51 @@ use crate::wire::{Answer, Lock, moment};
 const TTLS: [u64; 8] = [200, 300, 500, 1_000, 3_000, 60_000, 600_000, 3_600_000];
 /// So that there is something left for the others.
 const MOST_HELD: usize = 2;
+/// How many go on in a round that closes.
+const LAST_CALLERS: usize = 2;
 
 /// What all callers do between a start and a crash.
 pub(crate) struct Round {
     pub(crate) start: usize,
     pub(crate) address: SocketAddr,
     pub(crate) locks: Vec<Lock>,
-    /// Nobody keeps anything: the last fences are of leases that are gone, and must not be given again all the same.
+    /// All give back what they have, and a few go on without keeping anything: the last fences are of leases that are gone, and must not be given again all the same.
     pub(crate) is_closing: bool,
     pub(crate) killer: Killer,
+    /// After which answer to use it.
+    pub(crate) moment: Moment,
+}
+
+/// Answers that promise something.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Moment {
+    Grant,
+    GrantAfterWaiting,
+    Extension,
+    Release,
+}
+
+impl Moment {
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Grant,
+        Self::GrantAfterWaiting,
+        Self::Extension,
+        Self::Release,
+    ];
+
+    fn is_at(self, ask: &Ask, outcome: &Outcome, took: Duration) -> bool {
+        match (self, outcome) {
+            (Self::Grant, Outcome::Granted(_)) => true,
+            (Self::GrantAfterWaiting, Outcome::Granted(_)) => {
+                // It says nothing about having waited, but who was answered late probably has.
+                let took_long = took > Duration::from_millis(15);
+                took_long && matches!(ask, Ask::Acquire { block: Some(_), .. })
+            }
+            (Self::Extension, Outcome::Extended { .. }) => true,
+            (Self::Release, Outcome::Released) => true,
+            _ => false,
+        }
+    }
 }
 
 pub(crate) struct Caller {
@@ -83,18 +119,24 @@ impl Caller {
         let mut connection = Connection::open(round.address).await?;
         let mut operations = Vec::new();
         loop {
-            let step = self.next_step(round);
+            let Some(step) = self.next_step(round) else {
+                connection.wait_for_end().await;
+                return Ok(Done {
+                    operations,
+                    broke: Instant::now(),
+                });
+            };
             let request = request_for(&step, &round.locks[step.lock]);
             let from = Instant::now();
             let answer = connection.call(&request).await;
             let to = Instant::now();
-            if answer.is_ok() {
-                round.killer.strike();
-            }
             let outcome = match &answer {
                 Ok(answer) => outcome_of(&step.ask, answer),
                 Err(_) => Outcome::Unanswered,
             };
+            if round.moment.is_at(&step.ask, &outcome, to - from) {
+                round.killer.strike();
+            }
             self.note(&step, &outcome);
             operations.push(Operation {
                 caller: self.number,
@@ -114,14 +156,18 @@ impl Caller {
         }
     }
 
-    fn next_step(&mut self, round: &Round) -> Step {
+    /// What to do next, if anything.
+    fn next_step(&mut self, round: &Round) -> Option<Step> {
         if let Some(step) = self.to_repeat.take() {
-            return step;
+            return Some(step);
         }
         let most = if round.is_closing { 1 } else { MOST_HELD };
         let is_full = self.held.len() >= most;
         if !self.held.is_empty() && (is_full || self.random.u8(..100) < 40) {
-            return self.step_with_a_held_one();
+            return Some(self.step_with_a_held_one());
+        }
+        if round.is_closing && self.number >= LAST_CALLERS {
+            return None;
         }
         self.owners += 1;
         let ttl = self.ttl();
@@ -137,11 +183,11 @@ impl Caller {
             75..96 => Ask::Call { ttl },
             _ => Ask::ForceRelease,
         };
-        Step {
+        Some(Step {
             lock: self.random.usize(..round.locks.len()),
             owner: format!("{}.{}", self.number, self.owners),
             ask,
-        }
+        })
     }
 
     fn step_with_a_held_one(&mut self) -> Step {
