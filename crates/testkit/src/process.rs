@@ -1,0 +1,142 @@
+//! A process that ends with its test.
+
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::patience::until;
+
+/// A child process whose output is collected. Dropped, it is killed; in a test that fails, what it said is shown first.
+pub struct Process {
+    name: String,
+    child: Mutex<Child>,
+    output: Arc<Mutex<String>>,
+    errors: Arc<Mutex<String>>,
+}
+
+impl Process {
+    /// Starts it. The name is for the reader of a failed test.
+    pub fn start(name: impl Into<String>, command: &mut Command) -> Self {
+        Self::watch(name.into(), command, collect)
+    }
+
+    /// Starts it with nobody to read its output.
+    pub fn start_unread(name: impl Into<String>, command: &mut Command) -> Self {
+        Self::watch(name.into(), command, |_| Arc::default())
+    }
+
+    fn watch(
+        name: String,
+        command: &mut Command,
+        read_output: impl FnOnce(std::process::ChildStdout) -> Arc<Mutex<String>>,
+    ) -> Self {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let started = command.spawn();
+        let mut child = started.unwrap_or_else(|error| panic!("{name} does not start: {error}"));
+        let output = read_output(child.stdout.take().expect("it is piped"));
+        let errors = collect(child.stderr.take().expect("it is piped"));
+        Self {
+            name,
+            child: Mutex::new(child),
+            output,
+            errors,
+        }
+    }
+
+    /// What it has said on its standard output.
+    pub fn output(&self) -> String {
+        self.output.lock().unwrap().clone()
+    }
+
+    /// What it has said on its standard error.
+    pub fn errors(&self) -> String {
+        self.errors.lock().unwrap().clone()
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child().id()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child()), signal).unwrap();
+    }
+
+    /// SIGSTOP: it stands still, and its connections stay open.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// SIGKILL. Returns when it is gone.
+    pub fn kill(&self) {
+        let mut child = self.child();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// SIGTERM. Returns when it has ended.
+    pub fn terminate(&self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.wait()
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.child().try_wait().unwrap().is_some()
+    }
+
+    /// Waits for its end, and for the last of what it said.
+    pub fn wait(&self) -> ExitStatus {
+        let mut ended = None;
+        until("the process ends", || {
+            ended = self.child().try_wait().unwrap();
+            ended.is_some()
+        });
+        until("all it said is read", || {
+            Arc::strong_count(&self.errors) == 1 && Arc::strong_count(&self.output) == 1
+        });
+        ended.expect("it has ended")
+    }
+
+    fn child(&self) -> MutexGuard<'_, Child> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let mut child = self.child();
+        let _ = child.kill();
+        let _ = child.wait();
+        drop(child);
+        if thread::panicking() {
+            eprintln!("--- {} ---\n{}{}", self.name, self.output(), self.errors());
+        }
+    }
+}
+
+/// Collects what a stream says, in a thread that ends with it.
+fn collect(mut stream: impl Read + Send + 'static) -> Arc<Mutex<String>> {
+    let text = Arc::new(Mutex::new(String::new()));
+    let collected = text.clone();
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            let read = String::from_utf8_lossy(&buffer[..count]);
+            collected.lock().unwrap().push_str(&read);
+        }
+    });
+    text
+}

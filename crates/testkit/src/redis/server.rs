@@ -1,0 +1,241 @@
+//! One server.
+
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::certificates::Certificates;
+use super::port::free_port;
+use super::redis_program;
+use super::resp::{Connection, Monitor};
+use crate::patience::until;
+use crate::process::Process;
+
+/// What a server is started with. Without more it keeps all it has acknowledged, as locks need it.
+#[derive(Debug, Clone, Default)]
+pub struct RedisOptions {
+    arguments: Vec<String>,
+    password: Option<String>,
+    tls: bool,
+    sentinel: Option<String>,
+}
+
+impl RedisOptions {
+    /// Adds arguments. They count more than those that are there without.
+    #[must_use]
+    pub fn arguments(mut self, arguments: &[&str]) -> Self {
+        self.arguments
+            .extend(arguments.iter().map(ToString::to_string));
+        self
+    }
+
+    /// Keeps nothing across a restart.
+    #[must_use]
+    pub fn forgetful(self) -> Self {
+        self.arguments(&["--appendonly", "no"])
+    }
+
+    /// Lets in only who knows it.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Listens with TLS as well; the [`url`](RedisServer::url) is that of this port.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// Runs as a sentinel with this configuration.
+    pub(crate) fn sentinel(configuration: String) -> Self {
+        Self {
+            sentinel: Some(configuration),
+            ..Self::default()
+        }
+    }
+
+    /// Starts it, and waits until it answers.
+    pub fn start(self) -> RedisServer {
+        let folder = tempfile::tempdir().unwrap();
+        let certificates = self.tls.then(|| Certificates::make(folder.path()));
+        let mut server = RedisServer {
+            process: None,
+            port: 0,
+            tls_port: None,
+            certificates,
+            options: self,
+            folder,
+        };
+        loop {
+            server.port = free_port();
+            server.tls_port = server.options.tls.then(free_port);
+            if server.launch() {
+                return server;
+            }
+        }
+    }
+}
+
+/// A server on a port of its own, in a folder of its own. Dropped, it is killed.
+pub struct RedisServer {
+    process: Option<Process>,
+    port: u16,
+    tls_port: Option<u16>,
+    certificates: Option<Certificates>,
+    options: RedisOptions,
+    folder: TempDir,
+}
+
+impl RedisServer {
+    /// Starts one that keeps all it has acknowledged.
+    pub fn start() -> Self {
+        RedisOptions::default().start()
+    }
+
+    /// As `--store` takes it.
+    pub fn url(&self) -> String {
+        let password = self.options.password.as_ref();
+        let password = password.map_or(String::new(), |password| format!(":{password}@"));
+        match self.tls_port {
+            Some(port) => format!("rediss://{password}localhost:{port}"),
+            None => format!("redis://{password}127.0.0.1:{}", self.port),
+        }
+    }
+
+    /// Where it listens without TLS.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Host and port.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The certificate of the authority, where there is TLS.
+    pub fn ca(&self) -> &Path {
+        let certificates = self.certificates.as_ref();
+        &certificates.expect("it was started with TLS").ca
+    }
+
+    /// SIGSTOP: it stands still, and its connections stay open.
+    pub fn pause(&self) {
+        self.process().pause();
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.process().resume();
+    }
+
+    /// SIGKILL. Returns when it is gone.
+    pub fn kill(&self) {
+        self.process().kill();
+    }
+
+    /// Kills it, if it still runs, and starts it again on its port and in its folder.
+    pub fn restart(&mut self) {
+        self.kill();
+        until("the port is free", || self.launch());
+    }
+
+    /// Runs a command and gives back what it says; the items of an array are lines.
+    #[track_caller]
+    pub fn cli(&self, command: &[&str]) -> String {
+        let answer = self.ask(command);
+        answer.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// The same where an error may come.
+    pub fn ask(&self, command: &[&str]) -> io::Result<String> {
+        self.connect()?.ask(command)
+    }
+
+    /// Sees every command from now on.
+    #[track_caller]
+    pub fn monitor(&self) -> Monitor {
+        self.connect().and_then(Monitor::start).unwrap()
+    }
+
+    fn connect(&self) -> io::Result<Connection> {
+        Connection::open(self.port, self.options.password.as_deref())
+    }
+
+    fn process(&self) -> &Process {
+        self.process.as_ref().expect("it was started")
+    }
+
+    /// Whether it runs now; else its port was taken.
+    fn launch(&mut self) -> bool {
+        let name = format!("redis on port {}", self.port);
+        let process = Process::start(name, &mut self.command());
+        let mut is_there = false;
+        until("Redis answers", || {
+            is_there = self.answers_as(process.id()).unwrap_or(false);
+            is_there || process.has_ended()
+        });
+        if !is_there {
+            process.wait();
+            let said = process.output();
+            assert!(said.contains("already in use"), "Redis has ended:\n{said}");
+        }
+        self.process = Some(process);
+        is_there
+    }
+
+    /// Whether it is this process that answers, and not somebody who was faster to take the port.
+    fn answers_as(&self, id: u32) -> io::Result<bool> {
+        let mut connection = self.connect()?;
+        connection.ask(&["PING"])?;
+        let info = connection.ask(&["INFO", "server"])?;
+        let line = format!("process_id:{id}");
+        Ok(info.lines().any(|found| found == line))
+    }
+
+    fn command(&self) -> Command {
+        let program = redis_program();
+        let mut command = Command::new(&program);
+        assert!(
+            is_installed(&program),
+            "{} is not installed: `./test` does that, or `apt-get install redis-server`",
+            program.display()
+        );
+        if let Some(configuration) = &self.options.sentinel {
+            let file = self.folder.path().join("sentinel.conf");
+            // It is written by the sentinel, too: what it has learnt is there after a restart.
+            if !file.exists() {
+                std::fs::write(&file, configuration).unwrap();
+            }
+            command.arg(file).arg("--sentinel");
+        } else {
+            command.args(["--save", "", "--appendonly", "yes"]);
+            command.args(["--appendfsync", "always"]);
+        }
+        command
+            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
+            .arg("--dir")
+            .arg(self.folder.path());
+        if let Some(password) = &self.options.password {
+            command.args(["--requirepass", password]);
+        }
+        if let (Some(port), Some(certificates)) = (self.tls_port, &self.certificates) {
+            command.args(["--tls-port", &port.to_string()]);
+            command.args(["--tls-auth-clients", "no", "--tls-cert-file"]);
+            command.arg(&certificates.certificate);
+            command.arg("--tls-key-file").arg(&certificates.key);
+            command.arg("--tls-ca-cert-file").arg(&certificates.ca);
+        }
+        command.args(&self.options.arguments);
+        command
+    }
+}
+
+fn is_installed(program: &std::ffi::OsStr) -> bool {
+    let version = Command::new(program).arg("--version").output();
+    version.is_ok_and(|version| version.status.success())
+}
