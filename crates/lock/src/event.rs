@@ -3,6 +3,7 @@
 //! Counting is a few atomic additions, and events go through a bounded channel that drops the oldest ones when nobody
 //! keeps up. So neither can block or fail an operation.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
 use tokio::sync::broadcast;
 
-use crate::{Fence, LockName};
+use crate::{Fence, Lease, LockName};
 
 /// What can happen to a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,8 +26,18 @@ pub enum EventKind {
     GrantedAfterWait,
     /// One who waited gave up when its time was over.
     TimedOut,
+    /// Held by somebody else, and the caller did not want to wait.
+    Refused,
+    /// Held by somebody else, and too many wait already.
+    TooManyWaiters,
+    /// The caller went away before it had an answer, or was sent away.
+    GivenUp,
+    /// The store failed a caller, or has no fences left.
+    AcquireFailed,
     /// Given back by its owner.
     Released,
+    /// Somebody wanted to give back what was not, or no longer, theirs.
+    ReleaseRefused,
     /// Given back for a caller who had gone away.
     Abandoned,
     /// Ran out before anybody gave it back.
@@ -35,24 +46,46 @@ pub enum EventKind {
     Forced,
     /// A holder in this process found that its lease was no longer its own.
     Lost,
-    /// A lease could not be given back yet because the store failed; it is tried again until the lease ends.
+    /// A lease could not be given back because the store failed. A lease that is held here is tried again until it ends.
     ReleaseFailed,
+    /// Its end was put off.
+    Extended,
+    /// Somebody wanted to extend what was not, or no longer, theirs.
+    ExtendRefused,
+    /// A lease could not be extended because the store failed. One that is held here is tried again until it ends.
+    ExtendFailed,
 }
 
 impl EventKind {
     /// Every kind, in the order of the counters.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 18] = [
         Self::Acquired,
         Self::Contended,
         Self::GrantedAfterWait,
         Self::TimedOut,
+        Self::Refused,
+        Self::TooManyWaiters,
+        Self::GivenUp,
+        Self::AcquireFailed,
         Self::Released,
+        Self::ReleaseRefused,
         Self::Abandoned,
         Self::Expired,
         Self::Forced,
         Self::Lost,
         Self::ReleaseFailed,
+        Self::Extended,
+        Self::ExtendRefused,
+        Self::ExtendFailed,
     ];
+}
+
+/// Hears of everything that happens, in the moment it does and without missing any: for counters and histograms.
+///
+/// Called in the middle of operations, so it must not wait.
+pub trait Observer: fmt::Debug + Send + Sync + 'static {
+    /// As [`Event::kind`] and [`Event::after`].
+    fn happened(&self, kind: EventKind, after: Option<Duration>);
 }
 
 /// One thing that happened to one lock.
@@ -140,17 +173,19 @@ pub(crate) struct Reporter {
     channel: broadcast::Sender<Event>,
     // Asking the channel for its receivers takes a lock; most services have none.
     listeners: Arc<AtomicUsize>,
+    observer: Option<Arc<dyn Observer>>,
     keys: KeyStyle,
 }
 
 impl Reporter {
     const BACKLOG: usize = 4096;
 
-    pub(crate) fn new(keys: KeyStyle) -> Self {
+    pub(crate) fn new(keys: KeyStyle, observer: Option<Arc<dyn Observer>>) -> Self {
         Self {
             stats: Stats::default(),
             channel: broadcast::Sender::new(Self::BACKLOG),
             listeners: Arc::default(),
+            observer,
             keys,
         }
     }
@@ -168,6 +203,13 @@ impl Reporter {
         }
     }
 
+    /// A lease that nobody gave back was held until its end.
+    pub(crate) fn report_expired(&self, lease: &Lease) {
+        let held = lease.expires_at.remaining(lease.acquired_at);
+        let fence = Some(lease.fence);
+        self.report(EventKind::Expired, &lease.name, fence, Some(held));
+    }
+
     pub(crate) fn report(
         &self,
         kind: EventKind,
@@ -176,6 +218,9 @@ impl Reporter {
         after: Option<Duration>,
     ) {
         self.stats.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
+        if let Some(observer) = &self.observer {
+            observer.happened(kind, after);
+        }
         if self.listeners.load(Ordering::Relaxed) > 0 {
             // No receiver is left: nobody to tell.
             let _ = self.channel.send(Event {
@@ -206,7 +251,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_sleeps_blocks_nobody_and_hears_what_it_missed() {
-        let reporter = Reporter::new(KeyStyle::Plain);
+        let reporter = Reporter::new(KeyStyle::Plain, None);
         let mut events = reporter.subscribe();
         let total = Reporter::BACKLOG as u64 + 10;
         for _ in 0..total {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::alarm::AlarmClock;
-use crate::event::{EventKind, Reporter};
+use crate::event::Reporter;
 use crate::store::{Answer, LockStore};
 use crate::{Lease, LockName};
 
@@ -76,9 +76,7 @@ impl Expiry {
 
     fn report<'a>(&self, expired: impl IntoIterator<Item = &'a Lease>) {
         for lease in expired {
-            let fence = Some(lease.fence);
-            self.reporter
-                .report(EventKind::Expired, &lease.name, fence, None);
+            self.reporter.report_expired(lease);
         }
     }
 }

@@ -32,6 +32,8 @@ struct Validity {
     until: Instant,
     /// By the store's clock.
     expires_at: Timestamp,
+    /// Whether the loss was noticed and reported.
+    is_lost: bool,
 }
 
 /// How giving back a lease went.
@@ -50,6 +52,7 @@ impl LeaseGuard {
         let validity = Validity {
             until,
             expires_at: lease.expires_at,
+            is_lost: false,
         };
         Self {
             core,
@@ -103,7 +106,10 @@ impl LeaseGuard {
                         ReleaseOutcome::Released
                     }
                     Err(why) => {
-                        self.report(EventKind::Lost);
+                        self.report(EventKind::ReleaseRefused);
+                        if !self.validity.borrow().is_lost {
+                            self.report(EventKind::Lost);
+                        }
                         ReleaseOutcome::Lost(why)
                     }
                 }
@@ -138,7 +144,10 @@ impl LeaseGuard {
             let mut pause = Duration::from_millis(50);
             while Instant::now() < until {
                 sleep(pause).await;
-                if core.store.release(&name, command.clone()).await.is_ok() {
+                if let Ok(answer) = core.store.release(&name, command.clone()).await {
+                    if let Ok(lease) = &answer.outcome {
+                        core.report_ended(EventKind::Released, lease, answer.now);
+                    }
                     return;
                 }
                 pause = (pause * 2).min(Duration::from_secs(1));
@@ -232,12 +241,13 @@ impl Renewal {
                 fence: Some(self.lease.fence),
                 ttl: self.ttl,
             };
-            match self.core.store.extend(&self.lease.name, command).await {
+            match self.core.extend(&self.lease.name, command).await {
                 Ok(answer) => match answer.outcome {
                     Ok(lease) => {
                         let renewed = Validity {
                             until: local_end(sent, ttl),
                             expires_at: lease.expires_at,
+                            is_lost: false,
                         };
                         if !self.prolong(renewed) {
                             return self.report_lost();
@@ -267,6 +277,8 @@ impl Renewal {
     }
 
     fn report_lost(&self) {
+        self.validity
+            .send_modify(|validity| validity.is_lost = true);
         let fence = Some(self.lease.fence);
         self.core
             .reporter

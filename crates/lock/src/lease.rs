@@ -1,6 +1,6 @@
 //! One grant of a lock to one owner.
 
-use crate::{Fence, LockName, Owner, Timestamp};
+use crate::{Caller, Fence, LockName, Owner, Timestamp};
 
 /// The right to be the only one, from `acquired_at` until `expires_at` by the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,6 +9,8 @@ pub struct Lease {
     pub name: LockName,
     /// Whose token it takes to release or extend it.
     pub owner: Owner,
+    /// Who took it, where the server knows its callers.
+    pub caller: Option<Caller>,
     /// Grows with every grant: what the protected resource checks.
     pub fence: Fence,
     /// When it was granted.

@@ -27,17 +27,18 @@ mod waiter;
 #[cfg(feature = "contract")]
 pub mod contract;
 
-pub use event::{Event, EventKind, Events, KeyStyle, Stats};
+pub use event::{Event, EventKind, Events, KeyStyle, Observer, Stats};
 pub use fence::{Fence, InvalidFence};
 pub use guard::{LeaseGuard, LossNotice, ReleaseOutcome};
 pub use lease::Lease;
 pub use name::{InvalidText, LockKey, LockName};
-pub use owner::{Attempt, Owner, Ticket};
+pub use owner::{Attempt, Caller, Owner, Ticket};
 pub use service::{AcquireOutcome, AcquireRequest, Config, LockError, LockService};
 pub use state::{NotHeld, Wake};
 pub use storage_key::StorageKey;
 pub use store::{
     Answer, Capabilities, ListError, ListRequest, LockStatus, LockStore, Page, Settled, StoreError,
+    Waiting,
 };
 pub use time::{InvalidTtl, Timestamp, Ttl};
 pub use waiter::Waiter;

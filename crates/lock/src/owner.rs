@@ -60,11 +60,33 @@ impl Attempt {
     }
 }
 
+/// Who took a lock, as far as the server knows its callers: the name of an API key or a certificate, 1 to 255 bytes.
+///
+/// It grants nothing; the [`Owner`]'s token does.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Caller(Arc<str>);
+
+impl Caller {
+    /// The longest name, in bytes.
+    pub const MAX_BYTES: usize = 255;
+
+    /// Checks a name.
+    pub fn parse(raw: &str) -> Result<Self, InvalidText> {
+        check(raw, Self::MAX_BYTES)?;
+        Ok(Self(raw.into()))
+    }
+
+    /// The name itself.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// Tells one call from every other, over all processes that share a store.
 ///
 /// A call that is given up takes back what its own ticket brought, and never what a repetition of the same
 /// [`Attempt`] got since.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u128);
 
 impl Ticket {

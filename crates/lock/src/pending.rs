@@ -89,16 +89,25 @@ impl Pending {
                 let (sent, read) = anchor;
                 self.core
                     .report(EventKind::GrantedAfterWait, &lease, Some(sent.elapsed()));
-                let until = local_end(sent, lease.expires_at.remaining(read));
+                // Should the store's clock have jumped since, the lease is no longer than its ttl from now.
+                let ttl = lease.expires_at.remaining(lease.acquired_at);
+                let until = local_end(sent, lease.expires_at.remaining(read))
+                    .min(local_end(Instant::now(), ttl));
                 Ok(AcquireOutcome::Granted(self.granted(lease, until)))
             }
             Ok(Wake::TimedOut) => self.timed_out(anchor.0).await,
             Ok(Wake::Superseded) => {
-                self.nothing_to_undo();
+                self.ended(EventKind::GivenUp);
                 Ok(AcquireOutcome::Superseded)
             }
-            Ok(Wake::FencesExhausted) => Err(LockError::FencesExhausted),
-            Err(_) => Err(StoreError::NotDone("the store went away".into()).into()),
+            Ok(Wake::FencesExhausted) => {
+                self.failed();
+                Err(LockError::FencesExhausted)
+            }
+            Err(_) => {
+                self.failed();
+                Err(StoreError::NotDone("the store went away".into()).into())
+            }
         }
     }
 
@@ -126,19 +135,32 @@ impl Pending {
         LeaseGuard::new(self.core.clone(), lease, self.ticket, until)
     }
 
-    pub(crate) fn nothing_to_undo(mut self) {
+    /// It has its outcome, and nothing to undo.
+    pub(crate) fn ended(mut self, how: EventKind) {
         self.undo = false;
+        self.core.count(how, &self.name);
     }
 
-    fn leave(&mut self) {
-        if std::mem::take(&mut self.undo) {
+    /// The store failed, and may have done something all the same.
+    pub(crate) fn failed(mut self) {
+        self.leave();
+        self.core.count(EventKind::AcquireFailed, &self.name);
+    }
+
+    /// Whether there was anything to leave.
+    fn leave(&mut self) -> bool {
+        let undo = std::mem::take(&mut self.undo);
+        if undo {
             self.core.store.abandon(&self.name, self.ticket);
         }
+        undo
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.leave();
+        if self.leave() {
+            self.core.count(EventKind::GivenUp, &self.name);
+        }
     }
 }

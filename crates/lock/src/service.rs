@@ -9,12 +9,16 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::alarm::{Alarm, AlarmClock};
-use crate::event::{EventKind, Events, KeyStyle, Reporter, Stats};
+use crate::event::{EventKind, Events, KeyStyle, Observer, Reporter, Stats};
 use crate::expiry::{Expiry, until_next_look};
 use crate::pending::{Pending, WaitingPlace};
 use crate::state::{Acquire, Acquired, Claim, Extend, NotHeld, Release, Wait};
-use crate::store::{Answer, ListError, ListRequest, LockStatus, LockStore, Page, StoreError};
-use crate::{Attempt, Fence, Lease, LeaseGuard, LockName, Owner, Ticket, Timestamp, Ttl, Waiter};
+use crate::store::{
+    Answer, ListError, ListRequest, LockStatus, LockStore, Page, StoreError, Waiting,
+};
+use crate::{
+    Attempt, Caller, Fence, Lease, LeaseGuard, LockName, Owner, Ticket, Timestamp, Ttl, Waiter,
+};
 
 /// Limits and habits of a [`LockService`].
 #[derive(Debug, Clone)]
@@ -64,6 +68,8 @@ pub struct AcquireRequest {
     pub name: LockName,
     /// Whose lease it becomes.
     pub owner: Owner,
+    /// Who asks, where the server knows its callers.
+    pub caller: Option<Caller>,
     /// How long the lease lasts from its grant.
     pub ttl: Ttl,
     /// How long to wait when it is held; at once when omitted.
@@ -116,8 +122,25 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(1);
 impl LockService {
     /// A service over `store`. Has to be called in a tokio runtime, where it starts one task that minds expiry.
     pub fn new(store: Arc<dyn LockStore>, config: Config) -> Self {
+        Self::start(store, config, None)
+    }
+
+    /// As [`new`](Self::new), with somebody who hears of everything that happens.
+    pub fn observed(
+        store: Arc<dyn LockStore>,
+        config: Config,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        Self::start(store, config, Some(observer))
+    }
+
+    fn start(
+        store: Arc<dyn LockStore>,
+        config: Config,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Self {
         let clock = Arc::new(AlarmClock::default());
-        let reporter = Arc::new(Reporter::new(config.keys));
+        let reporter = Arc::new(Reporter::new(config.keys, observer));
         let expiry = Expiry {
             store: store.clone(),
             reporter: reporter.clone(),
@@ -146,6 +169,7 @@ impl LockService {
         let AcquireRequest {
             name,
             owner,
+            caller,
             ttl,
             wait,
             attempt,
@@ -155,6 +179,7 @@ impl LockService {
         let (wait_in_store, place) = place.unzip();
         let claim = Claim {
             owner,
+            caller,
             attempt,
             ticket: pending.ticket,
             ttl,
@@ -167,8 +192,9 @@ impl LockService {
         let answer = match core.store.acquire(&pending.name, command).await {
             Ok(answer) => answer,
             Err(error) => {
-                if matches!(error, StoreError::NotDone(_)) {
-                    pending.nothing_to_undo();
+                match error {
+                    StoreError::NotDone(_) => pending.ended(EventKind::AcquireFailed),
+                    StoreError::MaybeDone(_) => pending.failed(),
                 }
                 return Err(error.into());
             }
@@ -182,15 +208,14 @@ impl LockService {
                 return Ok(AcquireOutcome::Granted(pending.granted(lease, until)));
             }
             Acquired::FencesExhausted => {
-                pending.nothing_to_undo();
+                pending.ended(EventKind::AcquireFailed);
                 return Err(LockError::FencesExhausted);
             }
             Acquired::Held { expires_at }
             | Acquired::QueueFull { expires_at }
             | Acquired::Queued { expires_at } => expires_at,
         };
-        core.reporter
-            .report(EventKind::Contended, &pending.name, None, None);
+        core.count(EventKind::Contended, &pending.name);
         let left = expires_at.remaining(answer.now);
         match (answer.outcome, wait, place) {
             (Acquired::Queued { .. }, Some(timeout), Some(place)) => {
@@ -200,11 +225,13 @@ impl LockService {
                 pending.wait(place, sent + timeout, anchor).await
             }
             (_, wait, _) => {
-                pending.nothing_to_undo();
                 let retry_after = retry_after(left);
-                Ok(match wait {
-                    None => AcquireOutcome::Held { retry_after },
-                    Some(_) => AcquireOutcome::TooManyWaiters { retry_after },
+                Ok(if wait.is_some() {
+                    pending.ended(EventKind::TooManyWaiters);
+                    AcquireOutcome::TooManyWaiters { retry_after }
+                } else {
+                    pending.ended(EventKind::Refused);
+                    AcquireOutcome::Held { retry_after }
                 })
             }
         }
@@ -218,10 +245,13 @@ impl LockService {
         fence: Option<Fence>,
     ) -> Result<Result<Lease, NotHeld>, StoreError> {
         let command = Release { owner, fence };
-        let answer = self.core.store.release(name, command).await?;
-        if let Ok(lease) = &answer.outcome {
-            self.core
-                .report_ended(EventKind::Released, lease, answer.now);
+        let answer = self.core.store.release(name, command).await;
+        let answer = answer.inspect_err(|_| self.core.count(EventKind::ReleaseFailed, name))?;
+        match &answer.outcome {
+            Ok(lease) => self
+                .core
+                .report_ended(EventKind::Released, lease, answer.now),
+            Err(_) => self.core.count(EventKind::ReleaseRefused, name),
         }
         Ok(self.core.outcome(answer))
     }
@@ -235,7 +265,7 @@ impl LockService {
         ttl: Ttl,
     ) -> Result<Result<Lease, NotHeld>, StoreError> {
         let command = Extend { owner, fence, ttl };
-        let answer = self.core.store.extend(name, command).await?;
+        let answer = self.core.extend(name, command).await?;
         if let Ok(lease) = &answer.outcome {
             // It may end earlier now than those who wait were told.
             let left = lease.expires_at.remaining(answer.now);
@@ -259,6 +289,16 @@ impl LockService {
         name: &LockName,
     ) -> Result<(Option<LockStatus>, Timestamp), StoreError> {
         let answer = self.core.store.inspect(name).await?;
+        Ok((answer.outcome, answer.now))
+    }
+
+    /// Who waits for a lock, the next one first, and the store's time of the look.
+    pub async fn queue(
+        &self,
+        name: &LockName,
+        limit: usize,
+    ) -> Result<(Vec<Waiting>, Timestamp), StoreError> {
+        let answer = self.core.store.queue(name, limit).await?;
         Ok((answer.outcome, answer.now))
     }
 
@@ -343,6 +383,23 @@ impl Core {
         Ticket(self.first_ticket.wrapping_add(u128::from(count)))
     }
 
+    /// Extends a lease, and reports how that went.
+    pub(crate) async fn extend(
+        &self,
+        name: &LockName,
+        command: Extend,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
+        let answer = self.store.extend(name, command).await;
+        match &answer {
+            Ok(answer) => match &answer.outcome {
+                Ok(lease) => self.report(EventKind::Extended, lease, None),
+                Err(_) => self.count(EventKind::ExtendRefused, name),
+            },
+            Err(_) => self.count(EventKind::ExtendFailed, name),
+        }
+        answer
+    }
+
     fn outcome<T>(&self, answer: Answer<T>) -> T {
         self.report_expired(answer.expired.as_ref());
         answer.outcome
@@ -350,11 +407,16 @@ impl Core {
 
     pub(crate) fn report_expired(&self, expired: Option<&Lease>) {
         if let Some(lease) = expired {
-            self.report(EventKind::Expired, lease, None);
+            self.reporter.report_expired(lease);
         }
     }
 
-    fn report_ended(&self, kind: EventKind, lease: &Lease, now: Timestamp) {
+    /// What happened without a lease.
+    pub(crate) fn count(&self, kind: EventKind, name: &LockName) {
+        self.reporter.report(kind, name, None, None);
+    }
+
+    pub(crate) fn report_ended(&self, kind: EventKind, lease: &Lease, now: Timestamp) {
         self.report(kind, lease, Some(now.remaining(lease.acquired_at)));
     }
 

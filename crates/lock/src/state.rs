@@ -15,7 +15,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::{Attempt, Fence, Lease, LockName, Owner, Ticket, Timestamp, Ttl};
+use crate::store::Waiting;
+use crate::{Attempt, Caller, Fence, Lease, LockName, Owner, Ticket, Timestamp, Ttl};
 
 /// How long a key remembers the owner of the lease that was released last.
 ///
@@ -47,6 +48,7 @@ pub struct Holder {
 #[derive(Debug)]
 struct Queued<W> {
     claim: Claim,
+    since: Timestamp,
     until: Timestamp,
     waiter: W,
 }
@@ -144,6 +146,8 @@ pub fn step<W, C: Command<W>>(
 pub struct Claim {
     /// Whose lease it becomes.
     pub owner: Owner,
+    /// Who asks, where the server knows its callers.
+    pub caller: Option<Caller>,
     /// Repeated by a caller who did not get the answer.
     pub attempt: Option<Attempt>,
     /// This call, and no other.
@@ -232,6 +236,7 @@ impl<W> Command<W> for Acquire<W> {
         };
         let queued = Queued {
             claim,
+            since: earlier.as_ref().map_or(turn.now, |earlier| earlier.since),
             until: turn.now + wait.timeout,
             waiter: wait.waiter,
         };
@@ -405,6 +410,16 @@ impl<W> State<W> {
         self.queue.len()
     }
 
+    /// Those who wait, the next one first.
+    pub fn queue(&self) -> impl Iterator<Item = Waiting> {
+        self.queue.iter().map(|queued| Waiting {
+            owner: queued.claim.owner.clone(),
+            caller: queued.claim.caller.clone(),
+            since: queued.since,
+            until: queued.until,
+        })
+    }
+
     /// Forgets the last release before its time.
     pub fn forget_release(&mut self) {
         self.tombstone = None;
@@ -452,6 +467,7 @@ impl<W> State<W> {
         let lease = Lease {
             name: self.name.clone(),
             owner: claim.owner,
+            caller: claim.caller,
             fence,
             acquired_at: now,
             expires_at: now + claim.ttl.as_duration(),

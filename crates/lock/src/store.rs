@@ -6,7 +6,7 @@ use std::fmt;
 use async_trait::async_trait;
 
 use crate::state::{Acquire, Acquired, Extend, NotHeld, Release};
-use crate::{Lease, LockName, Ticket, Timestamp, Waiter};
+use crate::{Caller, Lease, LockName, Owner, Ticket, Timestamp, Waiter};
 
 /// A place where locks are kept: one atomic step per call.
 ///
@@ -83,6 +83,13 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
     /// Looks at one lock without changing anything. A lease that has run out is not shown.
     async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError>;
 
+    /// Who waits for a lock, the next one first; at most `limit` of them.
+    async fn queue(
+        &self,
+        name: &LockName,
+        limit: usize,
+    ) -> Result<Answer<Vec<Waiting>>, StoreError>;
+
     /// Looks at many locks, page by page. A lock that is held during the whole listing is on exactly one page;
     /// the order is the store's own.
     async fn list(&self, request: &ListRequest) -> Result<Page, ListError>;
@@ -95,6 +102,30 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
 
     /// Whether the store does its work: one round trip.
     async fn health(&self) -> Result<(), StoreError>;
+
+    /// How many locks are held, for those who watch. One that ran out a moment ago may still be counted.
+    ///
+    /// Stores that can tell without looking at each lock do so.
+    async fn held(&self) -> Result<usize, StoreError> {
+        let mut request = ListRequest {
+            limit: 1000,
+            ..ListRequest::default()
+        };
+        let mut count = 0;
+        loop {
+            let page = match self.list(&request).await {
+                Ok(page) => page,
+                Err(ListError::Store(error)) => return Err(error),
+                // The store's own cursor: there is nothing more that it can list.
+                Err(ListError::BadCursor) => return Ok(count),
+            };
+            count += page.locks.len();
+            match page.cursor {
+                Some(cursor) => request.cursor = Some(cursor),
+                None => return Ok(count),
+            }
+        }
+    }
 }
 
 /// What a store answers, with the reading of its clock.
@@ -135,6 +166,19 @@ pub struct LockStatus {
     pub lease: Lease,
     /// How many wait for it.
     pub waiters: usize,
+}
+
+/// One who waits for a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// Whose lease it would become.
+    pub owner: Owner,
+    /// Who asked, where the server knows its callers.
+    pub caller: Option<Caller>,
+    /// Since when.
+    pub since: Timestamp,
+    /// When it gives up.
+    pub until: Timestamp,
 }
 
 /// Which locks to list.

@@ -12,7 +12,7 @@ use forrst_lock::state::{
 };
 use forrst_lock::{
     Answer, Capabilities, Fence, Lease, ListError, ListRequest, LockName, LockStatus, LockStore,
-    NotHeld, Owner, Page, Settled, StoreError, Ticket, Timestamp, Ttl, Waiter, Wake,
+    NotHeld, Owner, Page, Settled, StoreError, Ticket, Timestamp, Ttl, Waiter, Waiting, Wake,
 };
 use tokio::time::Instant;
 
@@ -361,6 +361,20 @@ impl LockStore for BuggyStore {
         Ok(Answer {
             outcome: state.and_then(|state| status(state, now)),
             now,
+            expired: None,
+        })
+    }
+
+    async fn queue(
+        &self,
+        name: &LockName,
+        limit: usize,
+    ) -> Result<Answer<Vec<Waiting>>, StoreError> {
+        let inner = self.inner.lock().unwrap();
+        let waiting = inner.keys.get(name).into_iter().flat_map(State::queue);
+        Ok(Answer {
+            outcome: waiting.take(limit).collect(),
+            now: self.now(),
             expired: None,
         })
     }

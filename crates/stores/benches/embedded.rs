@@ -49,6 +49,7 @@ fn name(key: &str) -> LockName {
 async fn acquire(store: &EmbeddedStore, name: &LockName, owner: &Owner) {
     let claim = Claim {
         owner: owner.clone(),
+        caller: None,
         attempt: None,
         ticket: Ticket::random(),
         ttl: Ttl::new(HOUR).unwrap(),

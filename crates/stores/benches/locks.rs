@@ -64,6 +64,7 @@ fn request(name: LockName, owner: &Owner, ttl: Duration, wait: Option<Duration>)
     AcquireRequest {
         name,
         owner: owner.clone(),
+        caller: None,
         ttl: Ttl::new(ttl).unwrap(),
         wait,
         attempt: None,

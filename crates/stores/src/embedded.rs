@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, Release, Settle};
 use forrst_lock::{
     Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, NotHeld,
-    Page, Settled, StoreError, Ticket, Waiter,
+    Page, Settled, StoreError, Ticket, Waiter, Waiting,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -195,6 +195,20 @@ impl LockStore for EmbeddedStore {
         .await
     }
 
+    async fn queue(
+        &self,
+        name: &LockName,
+        limit: usize,
+    ) -> Result<Answer<Vec<Waiting>>, StoreError> {
+        let name = name.clone();
+        self.ask(Message::Look, move |desk| Answer {
+            outcome: desk.table().queue(&name, limit),
+            now: desk.now(),
+            expired: None,
+        })
+        .await
+    }
+
     async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
         let (after, request) = (request.after()?, request.clone());
         let page = self.ask(Message::Look, move |desk| {
@@ -213,6 +227,10 @@ impl LockStore for EmbeddedStore {
     /// Writes something, because a disk that can only be read is not well.
     async fn health(&self) -> Result<(), StoreError> {
         self.submit(Desk::write_anyway).await
+    }
+
+    async fn held(&self) -> Result<usize, StoreError> {
+        self.ask(Message::Look, |desk| desk.table().held()).await
     }
 }
 

@@ -8,6 +8,8 @@ mod embedded;
 #[cfg(feature = "memory")]
 mod memory;
 mod open;
+#[cfg(feature = "redis")]
+mod redis;
 mod sync;
 mod table;
 
@@ -15,4 +17,6 @@ mod table;
 pub use embedded::{Durability, EmbeddedError, EmbeddedStore};
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
-pub use open::{OpenError, OpenOptions, open};
+pub use open::{OpenError, OpenOptions, open, url_without_secrets};
+#[cfg(feature = "redis")]
+pub use redis::{RedisError, RedisOptions, RedisStore};

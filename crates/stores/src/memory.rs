@@ -10,7 +10,7 @@ use forrst_lock::state::{
 };
 use forrst_lock::{
     Answer, Capabilities, Fence, Lease, ListError, ListRequest, LockName, LockStatus, LockStore,
-    NotHeld, Page, Settled, StoreError, Ticket, Timestamp, Waiter, Wake,
+    NotHeld, Page, Settled, StoreError, Ticket, Timestamp, Waiter, Waiting, Wake,
 };
 
 use crate::clock::Clock;
@@ -178,6 +178,19 @@ impl LockStore for MemoryStore {
         })
     }
 
+    async fn queue(
+        &self,
+        name: &LockName,
+        limit: usize,
+    ) -> Result<Answer<Vec<Waiting>>, StoreError> {
+        let table = lock(self.shard(name));
+        Ok(Answer {
+            outcome: table.queue(name, limit),
+            now: self.clock.now(),
+            expired: None,
+        })
+    }
+
     /// Shard by shard, by name in each: a page costs one shard's time, not everyone's.
     async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
         let mut after = request.after()?;
@@ -212,6 +225,10 @@ impl LockStore for MemoryStore {
 
     async fn health(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    async fn held(&self) -> Result<usize, StoreError> {
+        Ok(Self::held(self))
     }
 }
 

@@ -11,13 +11,18 @@ pub struct OpenOptions {
     /// What the embedded store survives.
     #[cfg(feature = "embedded")]
     pub durability: crate::Durability,
+    /// How to use a Redis.
+    #[cfg(feature = "redis")]
+    pub redis: crate::RedisOptions,
 }
 
 /// Why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// There is no store of this kind.
-    #[error("there is no store `{0}`: the stores are `embedded:FOLDER` and `memory:`")]
+    #[error(
+        "there is no store `{0}`: the stores are `embedded:FOLDER`, `memory:` and `redis://HOST:PORT`"
+    )]
     Unknown(String),
     /// An embedded store needs a place.
     #[error("`embedded:` needs a folder, as in `embedded:./forrst-data`")]
@@ -26,14 +31,19 @@ pub enum OpenError {
     #[cfg(feature = "embedded")]
     #[error(transparent)]
     Embedded(#[from] crate::EmbeddedError),
+    /// The Redis cannot be used.
+    #[cfg(feature = "redis")]
+    #[error(transparent)]
+    Redis(#[from] crate::RedisError),
 }
 
-/// Opens the store that a URL names: `embedded:FOLDER` or `memory:`.
+/// Opens the store that a URL names: `embedded:FOLDER`, `memory:`, or `redis://HOST:PORT` and its relatives for TLS
+/// (`rediss`), clusters (`redis-cluster`) and sentinels (`redis-sentinel`).
 ///
 /// # Errors
 ///
 /// When there is no such store, or when it cannot be opened.
-pub fn open(url: &str, options: &OpenOptions) -> Result<Arc<dyn LockStore>, OpenError> {
+pub async fn open(url: &str, options: &OpenOptions) -> Result<Arc<dyn LockStore>, OpenError> {
     match url.split_once(':') {
         #[cfg(feature = "memory")]
         Some(("memory", "")) => Ok(Arc::new(crate::MemoryStore::new())),
@@ -44,6 +54,49 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Arc<dyn LockStore>, Open
             let store = crate::EmbeddedStore::open(folder, options.durability)?;
             Ok(Arc::new(store))
         }
+        #[cfg(feature = "redis")]
+        Some((scheme, _)) if scheme.starts_with("redis") || scheme.starts_with("valkey") => Ok(
+            Arc::new(crate::RedisStore::open(url, &options.redis).await?),
+        ),
         _ => Err(OpenError::Unknown(url.to_owned())),
+    }
+}
+
+/// The URL of a store as it may be shown: passwords stand before the `@`, or in the query.
+pub fn url_without_secrets(url: &str) -> String {
+    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    let place = match (place.split_once("://"), place.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://…@{place}"),
+        _ => place.to_owned(),
+    };
+    let shown = query
+        .split('&')
+        .filter(|part| !part.is_empty() && !part.to_ascii_lowercase().contains("password"));
+    let shown: Vec<&str> = shown.collect();
+    if shown.is_empty() {
+        place
+    } else {
+        format!("{place}?{}", shown.join("&"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shown_url_has_no_secrets() {
+        for (url, shown) in [
+            ("redis://127.0.0.1:6379/2", "redis://127.0.0.1:6379/2"),
+            ("redis://user:pa@ss@host:1", "redis://…@host:1"),
+            ("rediss://:secret@host", "rediss://…@host"),
+            (
+                "redis-sentinel://u:p@a:1?sentinelServiceName=m&sentinelPassword=x&node=b:2",
+                "redis-sentinel://…@a:1?sentinelServiceName=m&node=b:2",
+            ),
+            ("not a url", "not a url"),
+        ] {
+            assert_eq!(url_without_secrets(url), shown);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use forrst_lock::state::{Command, MintFence, State, Step, step};
-use forrst_lock::{Fence, Lease, LockName, LockStatus, Settled, Timestamp, Waiter};
+use forrst_lock::{Fence, Lease, LockName, LockStatus, Settled, Timestamp, Waiter, Waiting};
 
 /// The keys of a store, or of one shard of it.
 ///
@@ -183,6 +183,11 @@ impl Table {
 
     pub(crate) fn inspect(&self, name: &LockName, now: Timestamp) -> Option<LockStatus> {
         status(self.get(name)?, now)
+    }
+
+    pub(crate) fn queue(&self, name: &LockName, limit: usize) -> Vec<Waiting> {
+        let waiting = self.get(name).into_iter().flat_map(State::queue);
+        waiting.take(limit).collect()
     }
 
     /// The first `limit` that are held and start with `prefix`, behind `after`, by name.

@@ -41,6 +41,7 @@ impl Room {
         let command = Acquire {
             claim: Claim {
                 owner: Owner::parse(&format!("{ticket:?}")).unwrap(),
+                caller: None,
                 attempt: None,
                 ticket,
                 ttl: Ttl::new(hour).unwrap(),

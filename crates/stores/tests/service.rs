@@ -36,6 +36,7 @@ fn request(owner: &str, ttl_seconds: u64, wait_seconds: Option<u64>) -> AcquireR
     AcquireRequest {
         name: name(),
         owner: Owner::parse(owner).unwrap(),
+        caller: None,
         ttl: ttl(ttl_seconds),
         wait: wait_seconds.map(Duration::from_secs),
         attempt: None,
@@ -398,7 +399,8 @@ async fn everything_that_happens_is_counted_and_told() {
         (EventKind::GrantedAfterWait, Some(2)),
         (EventKind::Forced, Some(0)),
         (EventKind::Acquired, None),
-        (EventKind::Expired, None),
+        (EventKind::Expired, Some(1)),
+        (EventKind::ReleaseRefused, None),
         (EventKind::Acquired, None),
         (EventKind::Contended, None),
         (EventKind::TimedOut, Some(1)),

@@ -10,7 +10,7 @@ use forrst_lock::state::{Acquire, Acquired, Extend, Release};
 use forrst_lock::{
     AcquireOutcome, AcquireRequest, Answer, Capabilities, Config, EventKind, Lease, LeaseGuard,
     ListError, ListRequest, LockError, LockKey, LockName, LockService, LockStatus, LockStore,
-    NotHeld, Owner, Page, ReleaseOutcome, Settled, StoreError, Ticket, Ttl, Waiter,
+    NotHeld, Owner, Page, ReleaseOutcome, Settled, StoreError, Ticket, Ttl, Waiter, Waiting,
 };
 use forrst_stores::MemoryStore;
 use tokio::time::{Instant, sleep};
@@ -96,6 +96,14 @@ impl LockStore for BadConnection {
         self.store.inspect(name).await
     }
 
+    async fn queue(
+        &self,
+        name: &LockName,
+        limit: usize,
+    ) -> Result<Answer<Vec<Waiting>>, StoreError> {
+        self.store.queue(name, limit).await
+    }
+
     async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
         self.store.list(request).await
     }
@@ -120,6 +128,7 @@ fn request(owner: &str, seconds: u64) -> AcquireRequest {
     AcquireRequest {
         name: name(),
         owner: Owner::parse(owner).unwrap(),
+        caller: None,
         ttl: ttl(seconds),
         wait: None,
         attempt: None,
@@ -166,6 +175,7 @@ async fn a_release_that_failed_is_tried_again_in_the_background() {
     sleep(Duration::from_secs(2)).await;
     assert!(!is_held(&service).await);
     assert_eq!(service.stats().count(EventKind::ReleaseFailed), 1);
+    assert_eq!(service.stats().count(EventKind::Released), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -141,3 +141,17 @@ pub async fn the_store_is_healthy(store: Arc<dyn LockStore>) {
     take(&*store, &name, "a", long()).await;
     assert!(answer(store.force_release(&name).await).is_some());
 }
+
+/// Other cases may use the store at the same time, so nothing is said about the most.
+pub async fn held_locks_are_counted(store: Arc<dyn LockStore>) {
+    for number in 0..3 {
+        take(
+            &*store,
+            &fresh_name("counted"),
+            &format!("{number}"),
+            long(),
+        )
+        .await;
+    }
+    assert!(store.held().await.unwrap() >= 3);
+}

@@ -77,6 +77,7 @@ cases! {
         a_listing_shows_every_held_lock_once
         a_listing_can_be_narrowed_by_prefix
         a_foreign_cursor_is_refused
+        held_locks_are_counted
         the_store_is_healthy;
     ownership:
         only_the_owner_releases
@@ -120,7 +121,8 @@ cases! {
         a_waiter_that_is_gone_is_passed_by
         a_repeated_waiting_attempt_keeps_its_place
         a_full_queue_refuses
-        waiting_for_a_free_lock_is_no_waiting;
+        waiting_for_a_free_lock_is_no_waiting
+        it_is_known_who_holds_and_who_waits;
     races:
         of_many_at_once_one_wins
         a_guarded_counter_loses_no_update
@@ -178,6 +180,7 @@ fn is_paused() -> bool {
 fn claim(owner_name: &str, ttl: Ttl) -> Claim {
     Claim {
         owner: owner(owner_name),
+        caller: None,
         attempt: None,
         ticket: Ticket::random(),
         ttl,

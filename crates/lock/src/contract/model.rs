@@ -171,6 +171,7 @@ impl Pair {
                 let call = self.calls.len();
                 let claim = Claim {
                     owner: owner(&format!("owner {who}")),
+                    caller: None,
                     attempt: attempt.map(|a| Attempt::parse(&format!("try {a}")).expect("short")),
                     ticket: Ticket::random(),
                     ttl: self.ttl(*ttl),

@@ -113,6 +113,7 @@ async fn enter(service: &LockService, name: &LockName, wait: Duration) -> Option
     let request = AcquireRequest {
         name: name.clone(),
         owner: Owner::random(),
+        caller: None,
         ttl: long(),
         wait: Some(wait),
         attempt: None,

@@ -6,9 +6,9 @@ use super::{
     acquire, answer, claim, fresh_name, granted, heard, held_by, long, pass, release, short,
     still_waits, take, ttl, wait, wait_at_most,
 };
-use crate::state::{Acquired, Wake};
+use crate::state::{Acquired, Claim, Wake};
 use crate::store::LockStore;
-use crate::{Attempt, Ticket};
+use crate::{Attempt, Caller, Ticket};
 
 pub async fn waiters_are_served_in_arrival_order(store: Arc<dyn LockStore>) {
     let name = fresh_name("order");
@@ -178,6 +178,40 @@ pub async fn waiting_for_a_free_lock_is_no_waiting(store: Arc<dyn LockStore>) {
     let name = fresh_name("free");
     let (outcome, _) = wait_at_most(&*store, &name, claim("a", long()), long(), 0).await;
     assert!(matches!(outcome, Acquired::Granted(_)), "{outcome:?}");
+}
+
+pub async fn it_is_known_who_holds_and_who_waits(store: Arc<dyn LockStore>) {
+    let name = fresh_name("known");
+    let by = |caller: &str, owner: &str| Claim {
+        caller: Some(Caller::parse(caller).unwrap()),
+        ..claim(owner, long())
+    };
+    let held = acquire(&*store, &name, by("billing", "a")).await;
+    let Acquired::Granted(lease) = held else {
+        panic!("should be free: {held:?}");
+    };
+    assert_eq!(lease.caller, Some(Caller::parse("billing").unwrap()));
+    assert_eq!(held_by(&*store, &name).await, Some(lease.clone()));
+    let next = wait(&*store, &name, by("nightly", "b")).await;
+    let _last = wait(&*store, &name, claim("c", long())).await;
+
+    let queue = store.queue(&name, 10).await.unwrap();
+    let seen: Vec<_> = queue
+        .outcome
+        .iter()
+        .map(|waiting| waiting.owner.as_str())
+        .collect();
+    assert_eq!(seen, ["b", "c"]);
+    let first = &queue.outcome[0];
+    assert_eq!(first.caller, Some(Caller::parse("nightly").unwrap()));
+    assert_eq!(queue.outcome[1].caller, None);
+    assert!(lease.acquired_at <= first.since && first.since <= queue.now);
+    assert_eq!(first.until.remaining(first.since), long().as_duration());
+    assert_eq!(answer(store.queue(&name, 1).await).len(), 1);
+
+    release(&*store, &lease).await.unwrap();
+    assert_eq!(granted(next).await.caller, first.caller);
+    assert_eq!(answer(store.queue(&name, 10).await).len(), 1);
 }
 
 /// Giving up may take a round trip.

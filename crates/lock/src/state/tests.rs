@@ -41,6 +41,7 @@ impl Bench {
         self.tickets += 1;
         Claim {
             owner: Owner::parse(owner).unwrap(),
+            caller: None,
             attempt: attempt.map(|attempt| Attempt::parse(attempt).unwrap()),
             ticket: Ticket(self.tickets),
             ttl: ttl(100),

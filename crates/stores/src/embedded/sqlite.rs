@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forrst_lock::state::{Holder, State, Tombstone};
-use forrst_lock::{Attempt, Fence, Lease, LockName, Owner, Ticket, Timestamp, Waiter};
+use forrst_lock::{Attempt, Caller, Fence, Lease, LockName, Owner, Ticket, Timestamp, Waiter};
 use rusqlite::{Connection, ErrorCode, OpenFlags, Row, TransactionBehavior, params};
 
 use super::clock::Reading;
@@ -13,7 +13,7 @@ use super::journal::{Changes, Entry, Journal, Snapshot};
 use super::{Durability, EmbeddedError};
 
 /// The format of the file. A change that an older version would misread needs the next number.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 /// "forr": tells our files from other databases.
 const APPLICATION: i64 = 0x666f_7272;
 
@@ -29,7 +29,8 @@ const SCHEMA: &str = "
         ticket         BLOB,     -- the call that got it, as long as that can be undone
         released_owner TEXT,     -- whose lease was released last
         released_fence INTEGER,
-        released_until INTEGER   -- until when that is remembered
+        released_until INTEGER,  -- until when that is remembered
+        caller         TEXT      -- the API key or certificate that took it
     ) WITHOUT ROWID;
 
     -- One row: the last fence that was given out, and the clock at the last commit.
@@ -41,10 +42,12 @@ const SCHEMA: &str = "
         boot       TEXT
     );
     INSERT INTO state VALUES (1, 0, NULL, NULL, NULL);
+";
 
+const HELD: &str = "
     -- For people: SELECT * FROM held;
     CREATE VIEW held AS
-        SELECT name, owner, printf('%015d', fence) AS fence,
+        SELECT name, owner, caller, printf('%015d', fence) AS fence,
                strftime('%Y-%m-%dT%H:%M:%fZ', acquired_at / 1000.0, 'unixepoch') AS acquired_at,
                strftime('%Y-%m-%dT%H:%M:%fZ', expires_at / 1000.0, 'unixepoch') AS expires_at
         FROM locks WHERE owner IS NOT NULL ORDER BY expires_at;
@@ -68,6 +71,7 @@ impl SqliteJournal {
             other => other,
         })?;
         configure(&connection, durability)?;
+        bring_up_to_date(&connection)?;
         Ok(Self {
             connection,
             folder: folder.path().to_owned(),
@@ -94,6 +98,7 @@ fn make(path: &Path) -> Result<(), EmbeddedError> {
     // Has to be said before there is any table. Room that is no longer needed goes back to the disk.
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     connection.execute_batch(SCHEMA)?;
+    connection.execute_batch(HELD)?;
     connection.pragma_update(None, "application_id", APPLICATION)?;
     connection.pragma_update(None, "user_version", FORMAT)?;
     connection.close().map_err(|(_, error)| error)?;
@@ -151,6 +156,22 @@ fn configure(connection: &Connection, durability: Durability) -> Result<(), Embe
     Ok(())
 }
 
+/// Format 1 did not remember who took a lock.
+fn bring_up_to_date(connection: &Connection) -> Result<(), EmbeddedError> {
+    let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if found < FORMAT {
+        connection.execute_batch(&format!(
+            "BEGIN IMMEDIATE;
+             ALTER TABLE locks ADD COLUMN caller TEXT;
+             DROP VIEW held;
+             {HELD}
+             PRAGMA user_version = {FORMAT};
+             COMMIT;"
+        ))?;
+    }
+    Ok(())
+}
+
 impl Journal for SqliteJournal {
     fn load(&mut self) -> Result<Snapshot, EmbeddedError> {
         // On a full disk, what the log has twice may be the room that is needed. It may fail.
@@ -163,7 +184,7 @@ impl Journal for SqliteJournal {
         )?;
         let mut statement = self.connection.prepare(
             "SELECT name, owner, fence, acquired_at, expires_at, attempt,
-                    released_owner, released_fence, released_until, ticket FROM locks",
+                    released_owner, released_fence, released_until, ticket, caller FROM locks",
         )?;
         let mut rows = statement.query([])?;
         let mut keys = Vec::new();
@@ -188,7 +209,7 @@ impl Journal for SqliteJournal {
         {
             let mut forget = transaction.prepare_cached("DELETE FROM locks WHERE name = ?")?;
             let mut write = transaction.prepare_cached(
-                "INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )?;
             for (name, state) in &changes.keys {
                 match state {
@@ -258,6 +279,9 @@ fn write_state(
         tombstone.map(|tombstone| tombstone.owner.as_str()),
         tombstone.map(|tombstone| fence_number(tombstone.fence)),
         tombstone.map(|tombstone| millis(tombstone.until)),
+        lease
+            .and_then(|lease| lease.caller.as_ref())
+            .map(Caller::as_str),
     ])
 }
 
@@ -303,6 +327,10 @@ fn read_entry(row: &Row<'_>) -> Result<Entry, String> {
             lease: Lease {
                 name: name.clone(),
                 owner,
+                caller: match text(10)? {
+                    Some(caller) => Some(Caller::parse(&caller).map_err(|_| wrong("caller"))?),
+                    None => None,
+                },
                 fence: fence(2)?,
                 acquired_at: time(3)?,
                 expires_at: time(4)?,

@@ -18,6 +18,7 @@ fn name(key: &str) -> LockName {
 fn claim(attempt: Option<&str>, ttl: Duration) -> Claim {
     Claim {
         owner: Owner::parse("a").unwrap(),
+        caller: None,
         attempt: attempt.map(|attempt| Attempt::parse(attempt).unwrap()),
         ticket: Ticket::random(),
         ttl: Ttl::new(ttl).unwrap(),
@@ -176,23 +177,43 @@ fn a_newer_format_and_a_foreign_database_are_refused() {
         let database = rusqlite::Connection::open(&file).unwrap();
         database.pragma_update(None, pragma, value).unwrap();
     };
-    set("user_version", 2);
+    set("user_version", 3);
     let error = open_error(folder.path());
     assert!(matches!(
         error,
         EmbeddedError::NewerFormat {
-            found: 2,
-            known: 1,
+            found: 3,
+            known: 2,
             ..
         }
     ));
-    set("user_version", 1);
+    set("user_version", 2);
     drop(open(folder.path()));
     set("application_id", 7);
     assert!(matches!(
         open_error(folder.path()),
         EmbeddedError::Damaged { .. }
     ));
+}
+
+#[tokio::test]
+async fn a_file_of_the_first_format_is_brought_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let lease = take(&store, "kept", HOUR).await;
+    drop(store);
+    let file = folder.path().join("locks.db");
+    let database = rusqlite::Connection::open(&file).unwrap();
+    let first_format = "DROP VIEW held;
+        ALTER TABLE locks DROP COLUMN caller;
+        CREATE VIEW held AS SELECT name FROM locks;
+        PRAGMA user_version = 1;";
+    database.execute_batch(first_format).unwrap();
+    drop(database);
+    for _ in 0..2 {
+        let store = open(folder.path());
+        assert_eq!(holder(&store, "kept").await, Some(lease.clone()));
+    }
 }
 
 #[test]

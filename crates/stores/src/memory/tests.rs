@@ -12,6 +12,7 @@ fn name(key: &str) -> LockName {
 fn acquire(store: &MemoryStore, key: &str) -> Acquired {
     let claim = Claim {
         owner: Owner::parse("a").unwrap(),
+        caller: None,
         attempt: None,
         ticket: Ticket(1),
         ttl: Ttl::new(Duration::from_secs(5)).unwrap(),

@@ -1,0 +1,560 @@
+//! Locks in Redis or Valkey, for as many processes as there are.
+//!
+//! The state machine is spelt in Lua (`redis/scripts`): every call is one script, so one atomic step and one round trip.
+//! The queue is in Redis as well. Each process keeps its own waiters at hand ([`waiters`]) and hears from the others
+//! through a channel of its own ([`listener`]); a message that is lost is made up for by the service's regular
+//! [`settle`](LockStore::settle).
+
+mod connect;
+mod connection;
+mod keyspace;
+mod link;
+mod listener;
+mod reply;
+mod script;
+mod setup;
+mod undo;
+mod waiters;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use forrst_lock::state::{Acquire, Acquired, Extend, NotHeld, Release};
+use forrst_lock::{
+    Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, Page,
+    Settled, StoreError, Ticket, Timestamp, Waiter, Waiting,
+};
+use fred::error::Error as FredError;
+use fred::interfaces::{ClientLike, EventInterface};
+use fred::types::Value;
+use futures_util::future::{join_all, try_join_all};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use connection::{Connection, store_error};
+use keyspace::{FORMAT, Keyspace, Partition, ticket_text};
+use link::{Asked, Link, Reply};
+use reply::{BadReply, Parts};
+use script::Scripts;
+use waiters::Waiters;
+
+use crate::url_without_secrets;
+
+/// How many of a key's waiters are looked after in one step: more than can be served before the next one.
+const LOOKED_AFTER: usize = 64;
+/// How many partitions are listed at once.
+const LISTED_AT_ONCE: usize = 16;
+const SETTLED_AT_ONCE: usize = 64;
+
+/// How to use a Redis.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RedisOptions {
+    /// What all keys begin with, so that others can use the same Redis.
+    pub prefix: String,
+    /// How long Redis has for an answer.
+    pub timeout: Duration,
+    /// How many replicas have to have a grant before it counts.
+    pub wait: u32,
+    /// Refuse a Redis that is set up so that it can lose locks, instead of warning.
+    pub strict: bool,
+    /// The certificates to trust, instead of the system's.
+    pub ca: Option<PathBuf>,
+}
+
+impl Default for RedisOptions {
+    fn default() -> Self {
+        Self {
+            prefix: "forrst".to_owned(),
+            timeout: Duration::from_secs(2),
+            wait: 0,
+            strict: false,
+            ca: None,
+        }
+    }
+}
+
+/// Why a Redis cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RedisError {
+    /// The URL is none.
+    #[error("`{url}` is no URL of a Redis: {}", .error.details())]
+    BadUrl {
+        /// Without its secrets.
+        url: String,
+        /// What is wrong with it.
+        error: FredError,
+    },
+    /// The prefix cannot be used.
+    #[error("the prefix `{0}` must have 1 to 64 letters, digits or any of `.:_-`")]
+    BadPrefix(String),
+    /// The certificates cannot be read.
+    #[error("cannot use the certificates in {}: {error}", .file.display())]
+    BadCa {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        error: String,
+    },
+    /// Nobody answers, or not to us.
+    #[error("cannot use Redis at {url}: {}", told(.error))]
+    Unreachable {
+        /// Without its secrets.
+        url: String,
+        /// What happened.
+        error: FredError,
+    },
+    /// Older than 6.2.
+    #[error("Redis {0} is too old: 6.2 is needed, or any Valkey")]
+    TooOld(String),
+    /// Another version has written under this prefix.
+    #[error(
+        "what is kept under the prefix `{prefix}` has format {found}, and this version knows {FORMAT} only"
+    )]
+    OtherFormat {
+        /// The prefix.
+        prefix: String,
+        /// What is written there.
+        found: String,
+    },
+    /// It can lose locks, and that was not to be accepted.
+    #[error("this Redis can lose locks (--strict):\n  - {}", .0.join("\n  - "))]
+    Unsafe(Vec<String>),
+}
+
+/// What fred says, for people: of an I/O error it keeps only what is meant for programmers.
+fn told(error: &FredError) -> &str {
+    let details = error.details();
+    let message = details.split_once("message: \"").map(|(_, rest)| rest);
+    let message = message.and_then(|rest| rest.split('"').next());
+    message.unwrap_or(details)
+}
+
+/// Locks in a Redis that many processes share.
+#[derive(Debug)]
+pub struct RedisStore {
+    link: Arc<Link>,
+    _tasks: JoinSet<()>,
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        // Nobody can wait for it here, and it must not take for ever where nobody answers.
+        if let Ok(runtime) = Handle::try_current() {
+            let client = self.link.connection.client.clone();
+            runtime.spawn(timeout(Duration::from_secs(1), async move {
+                client.quit().await
+            }));
+        }
+    }
+}
+
+impl RedisStore {
+    /// Connects to the Redis that `url` names, and looks at how it is set up.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be reached or used.
+    pub async fn open(url: &str, options: &RedisOptions) -> Result<Self, RedisError> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || ".:_-".contains(c);
+        if !(1..=64).contains(&options.prefix.len()) || !options.prefix.chars().all(allowed) {
+            return Err(RedisError::BadPrefix(options.prefix.clone()));
+        }
+        let keyspace = Keyspace::new(&options.prefix);
+        let node = uuid::Uuid::new_v4().simple().to_string();
+        let channel = format!("{}{node}", keyspace.channel());
+        let connected = connect::connect(url, &channel, options).await?;
+        let (undo, given_up) = mpsc::unbounded_channel();
+        let link = Arc::new(Link {
+            connection: Connection::new(connected.client, options.timeout),
+            keyspace,
+            scripts: Scripts::new(),
+            waiters: Waiters::default(),
+            node,
+            replicas: options.wait,
+            timeout: options.timeout,
+            refusal: Default::default(),
+            undo,
+        });
+        let unreachable = |error| RedisError::Unreachable {
+            url: url_without_secrets(url),
+            error,
+        };
+        if let Some(version) = setup::too_old(&link.connection)
+            .await
+            .map_err(unreachable)?
+        {
+            return Err(RedisError::TooOld(version));
+        }
+        let found = claim_format(&link).await.map_err(unreachable)?;
+        if found != FORMAT {
+            let prefix = options.prefix.clone();
+            return Err(RedisError::OtherFormat { prefix, found });
+        }
+        let problems = setup::problems(&link.connection, options.wait);
+        let problems = problems.await.map_err(unreachable)?;
+        if options.strict && !problems.is_empty() {
+            return Err(RedisError::Unsafe(problems));
+        }
+        warn(&problems);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(listener::run(link.clone(), connected.subscriber));
+        tasks.spawn(undo::run(link.clone(), given_up));
+        tasks.spawn(look_after_reconnecting(link.clone(), options.strict));
+        Ok(Self {
+            link,
+            _tasks: tasks,
+        })
+    }
+
+    /// The first of this process' waiters for `name` hear what they missed.
+    async fn look_after(
+        &self,
+        name: &LockName,
+        tickets: &[Ticket],
+    ) -> Result<Answer<Settled>, StoreError> {
+        let link = &self.link;
+        let arguments = tickets.iter().map(|ticket| ticket_text(*ticket).into());
+        let mut reply = link
+            .step(|all| &all.settle, name, None, arguments.collect())
+            .await?;
+        let expires_at = reply.outcome.text("time")?;
+        let expires_at = expires_at.parse().ok().map(Timestamp::from_millis);
+        let in_queue = reply.outcome.number("count")?;
+        let mut granted = reply.outcome.parts();
+        if !granted.is_empty() {
+            let (ticket, wake) = granted.news(name)?;
+            link.wait_for_replicas(name).await?;
+            link.tell(name, ticket, wake);
+        }
+        let missing: Result<Vec<Ticket>, BadReply> = {
+            let mut missing = reply.outcome.parts();
+            std::iter::from_fn(|| (!missing.is_empty()).then(|| missing.ticket())).collect()
+        };
+        join_all(
+            missing?
+                .into_iter()
+                .map(|ticket| link.ask_again(name, ticket)),
+        )
+        .await;
+        let in_queue = usize::try_from(in_queue).unwrap_or(usize::MAX);
+        let waiters = in_queue.max(link.waiters.count(name));
+        Ok(answer(
+            Settled {
+                expires_at,
+                waiters,
+            },
+            reply,
+        ))
+    }
+
+    /// Some names of held locks in one partition, after `after`.
+    async fn names(
+        &self,
+        partition: &Partition,
+        prefix: &str,
+        after: Option<&LockName>,
+        count: usize,
+    ) -> Result<Vec<LockName>, StoreError> {
+        let from_prefix = match prefix {
+            "" => "-".to_owned(),
+            prefix => format!("[{prefix}"),
+        };
+        let from = match after {
+            Some(after) if after.as_str() >= prefix => format!("({after}"),
+            _ => from_prefix,
+        };
+        // No name has this byte: it stands behind all that begin with the prefix.
+        let to: Vec<u8> = match prefix {
+            "" => b"+".to_vec(),
+            prefix => [b"(", prefix.as_bytes(), b"\xff"].concat(),
+        };
+        let arguments = vec![
+            partition.names().into(),
+            from.into(),
+            Value::Bytes(to.into()),
+            "LIMIT".into(),
+            "0".into(),
+            count.to_string().into(),
+        ];
+        let names = self
+            .link
+            .connection
+            .command("ZRANGEBYLEX", partition.slot, arguments);
+        Ok(lock_names(names.await.map_err(store_error)?))
+    }
+
+    async fn time(&self) -> Result<Timestamp, StoreError> {
+        let time = self.link.connection.command_on(None, "TIME", &[]).await;
+        let mut time = Parts::of(time.map_err(store_error)?);
+        let (seconds, micros) = (time.number("time")?, time.number("time")?);
+        Ok(Timestamp::from_millis(seconds * 1000 + micros / 1000))
+    }
+
+    async fn inspect_all(
+        &self,
+        names: &[LockName],
+    ) -> Result<Vec<Answer<Option<LockStatus>>>, StoreError> {
+        try_join_all(names.iter().map(|name| self.inspect(name))).await
+    }
+}
+
+fn lock_names(names: Value) -> Vec<LockName> {
+    Parts::of(names)
+        .filter_map(Value::into_string)
+        .filter_map(|name| LockName::parse(&name).ok())
+        .collect()
+}
+
+/// The format that is written under the prefix, which is ours if there was none.
+async fn claim_format(link: &Link) -> Result<String, FredError> {
+    let key = link.keyspace.format_key();
+    let slot = fred::util::redis_keyslot(key.as_bytes());
+    let arguments = vec![Value::from(key.as_str()), FORMAT.into()];
+    link.connection.command("SETNX", slot, arguments).await?;
+    let found = link
+        .connection
+        .command("GET", slot, vec![key.into()])
+        .await?;
+    Ok(found.into_string().unwrap_or_default())
+}
+
+fn warn(problems: &[String]) {
+    for problem in problems {
+        tracing::warn!("UNSAFE: {problem}");
+    }
+}
+
+/// Another server may answer after a fail-over, or the same one with other settings.
+async fn look_after_reconnecting(link: Arc<Link>, strict: bool) {
+    let mut reconnected = link.connection.client.reconnect_rx();
+    while let Ok(server) = reconnected.recv().await {
+        tracing::info!(%server, "connected to Redis");
+        if let Ok(problems) = setup::problems(&link.connection, link.replicas).await {
+            warn(&problems);
+            let refusal = (strict && !problems.is_empty()).then(|| problems.join("; "));
+            if let Ok(mut current) = link.refusal.write() {
+                *current = refusal;
+            }
+        }
+    }
+}
+
+fn answer<T>(outcome: T, reply: Reply) -> Answer<T> {
+    Answer {
+        outcome,
+        now: reply.now,
+        expired: reply.expired,
+    }
+}
+
+#[async_trait]
+impl LockStore for RedisStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            durable: true,
+            shared: true,
+            notifies: true,
+        }
+    }
+
+    async fn acquire(
+        &self,
+        name: &LockName,
+        command: Acquire<Waiter>,
+    ) -> Result<Answer<Acquired>, StoreError> {
+        let Acquire { claim, wait } = command;
+        let ticket = claim.ticket;
+        let waiters = &self.link.waiters;
+        let wait = wait.map(|wait| {
+            waiters.add(name, claim.clone(), wait.waiter);
+            (wait.timeout, wait.max_ahead)
+        });
+        let asked = self.link.ask(name, &claim, wait, None).await;
+        if let Ok((Asked::Queued(_, place), _)) = &asked {
+            waiters.set_place(ticket, *place);
+        } else {
+            waiters.remove(ticket);
+        }
+        let (asked, reply) = asked?;
+        match asked {
+            Asked::Answered(outcome) | Asked::Queued(outcome, _) => Ok(answer(outcome, reply)),
+            Asked::Woken(_) | Asked::Undone => {
+                Err(StoreError::NotDone("the call was given up".into()))
+            }
+        }
+    }
+
+    fn abandon(&self, name: &LockName, ticket: Ticket) {
+        self.link.waiters.remove(ticket);
+        self.link.abandon(name, ticket);
+    }
+
+    async fn release(
+        &self,
+        name: &LockName,
+        command: Release,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
+        let fence = command.fence.map(|fence| fence.number().to_string());
+        let arguments = vec![
+            command.owner.as_str().into(),
+            fence.unwrap_or_default().into(),
+        ];
+        let mut reply = self
+            .link
+            .step(|all| &all.release, name, None, arguments)
+            .await?;
+        Ok(answer(reply.outcome.held(name)?, reply))
+    }
+
+    async fn extend(
+        &self,
+        name: &LockName,
+        command: Extend,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
+        let fence = command.fence.map(|fence| fence.number().to_string());
+        let arguments = vec![
+            command.owner.as_str().into(),
+            fence.unwrap_or_default().into(),
+            command.ttl.as_duration().as_millis().to_string().into(),
+        ];
+        let mut reply = self
+            .link
+            .step(|all| &all.extend, name, None, arguments)
+            .await?;
+        Ok(answer(reply.outcome.held(name)?, reply))
+    }
+
+    async fn force_release(&self, name: &LockName) -> Result<Answer<Option<Lease>>, StoreError> {
+        let mut reply = self
+            .link
+            .step(|all| &all.force_release, name, None, Vec::new())
+            .await?;
+        Ok(answer(reply.outcome.held(name)?.ok(), reply))
+    }
+
+    async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {
+        let tickets = self.link.waiters.first(name, LOOKED_AFTER);
+        self.look_after(name, &tickets).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError> {
+        let mut reply = self
+            .link
+            .step(|all| &all.inspect, name, None, Vec::new())
+            .await?;
+        let status = match reply.outcome.is_empty() {
+            true => None,
+            false => Some(LockStatus {
+                waiters: usize::try_from(reply.outcome.number("count")?).unwrap_or(usize::MAX),
+                lease: reply.outcome.lease(name)?,
+            }),
+        };
+        Ok(answer(status, reply))
+    }
+
+    async fn queue(
+        &self,
+        name: &LockName,
+        limit: usize,
+    ) -> Result<Answer<Vec<Waiting>>, StoreError> {
+        let arguments = vec![limit.max(1).to_string().into()];
+        let mut reply = self
+            .link
+            .step(|all| &all.queue, name, None, arguments)
+            .await?;
+        let waiting = reply.outcome.by_ref().map(|waiting| {
+            let mut parts = Parts::of(waiting);
+            Ok(Waiting {
+                owner: parts.owner()?,
+                caller: parts.caller()?,
+                since: parts.time()?,
+                until: parts.time()?,
+            })
+        });
+        let waiting: Result<Vec<Waiting>, BadReply> = waiting.collect();
+        Ok(answer(waiting?, reply))
+    }
+
+    /// Partition by partition, by name in each.
+    async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
+        let mut after = request.after()?;
+        self.link.check()?;
+        let mut now = self.time().await?;
+        let partitions = self.link.keyspace.partitions();
+        let mut next = after
+            .as_ref()
+            .map_or(0, |name| self.link.keyspace.index_of(name));
+        let mut locks = Vec::new();
+        while next < partitions.len() && locks.len() <= request.limit {
+            let wanted = request.limit + 1 - locks.len();
+            let group = partitions[next..].iter().take(LISTED_AT_ONCE).enumerate();
+            let names = try_join_all(group.map(|(place, partition)| {
+                let after = after.as_ref().filter(|_| place == 0);
+                self.names(partition, &request.prefix, after, wanted)
+            }))
+            .await?;
+            after = None;
+            for names in names {
+                for status in self.inspect_all(&names).await? {
+                    now = now.min(status.now);
+                    locks.extend(status.outcome);
+                }
+                // Some that have run out may have kept others from being listed.
+                if names.len() == wanted {
+                    after = names.into_iter().next_back();
+                    break;
+                }
+                next += 1;
+            }
+        }
+        Ok(Page::cut(locks, request.limit, now))
+    }
+
+    async fn expire(&self, limit: usize) -> Result<Vec<Lease>, StoreError> {
+        self.link.check()?;
+        let link = &self.link;
+        let arguments = [Value::from(limit.to_string())];
+        let due = try_join_all(link.keyspace.partitions().iter().map(async |partition| {
+            let keys = [Value::from(partition.ends())];
+            let connection = &link.connection;
+            connection
+                .run(&link.scripts.due, partition.slot, &keys, &arguments)
+                .await
+        }));
+        let due: Vec<LockName> = due
+            .await?
+            .into_iter()
+            .flat_map(lock_names)
+            .take(limit)
+            .collect();
+        let mut expired = Vec::new();
+        for some in due.chunks(SETTLED_AT_ONCE) {
+            let settled = try_join_all(some.iter().map(|name| self.settle(name))).await?;
+            expired.extend(settled.into_iter().filter_map(|answer| answer.expired));
+        }
+        Ok(expired)
+    }
+
+    async fn health(&self) -> Result<(), StoreError> {
+        self.link.check()?;
+        let pong = self.link.connection.command_on(None, "PING", &[]).await;
+        pong.map(drop).map_err(store_error)
+    }
+
+    async fn held(&self) -> Result<usize, StoreError> {
+        self.link.check()?;
+        let link = &self.link;
+        let counts = link.keyspace.partitions().iter().map(async |partition| {
+            let ends = vec![Value::from(partition.ends())];
+            let count = link.connection.command("ZCARD", partition.slot, ends).await;
+            count.map_err(store_error)
+        });
+        let counts = try_join_all(counts).await?;
+        let counts = counts.into_iter().filter_map(|count| count.as_usize());
+        Ok(counts.sum())
+    }
+}

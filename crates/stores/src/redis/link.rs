@@ -1,0 +1,267 @@
+//! What the store, its listener and its clean-up share: steps, and news for those who wait.
+
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use forrst_lock::state::{Abandon, Acquired, Claim, NotHeld};
+use forrst_lock::{Caller, Lease, LockName, StoreError, Ticket, Timestamp, Waiter, Wake};
+use fred::interfaces::ClientLike;
+use fred::types::Value;
+use tokio::sync::mpsc;
+
+use super::connection::{Connection, store_error};
+use super::keyspace::{Keyspace, ticket_text};
+use super::reply::Parts;
+use super::script::{Script, Scripts};
+use super::waiters::{Place, Waiters};
+
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) connection: Connection,
+    pub(super) keyspace: Keyspace,
+    pub(super) scripts: Scripts,
+    pub(super) waiters: Waiters,
+    /// This process, among all that share the store.
+    pub(super) node: String,
+    /// How many replicas have to have a grant before it counts.
+    pub(super) replicas: u32,
+    pub(super) timeout: Duration,
+    /// Why this Redis must not be used as it is set up.
+    pub(super) refusal: RwLock<Option<String>>,
+    pub(super) undo: mpsc::UnboundedSender<(LockName, Abandon)>,
+}
+
+/// The answer to one step, after others have heard what concerns them.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) outcome: Parts,
+    pub(super) now: Timestamp,
+    pub(super) expired: Option<Lease>,
+}
+
+/// What came of asking for a lock.
+pub(super) enum Asked {
+    Answered(Acquired),
+    Queued(Acquired, Place),
+    /// The wait is over.
+    Woken(Wake),
+    /// This call was given up before it arrived.
+    Undone,
+}
+
+impl Link {
+    /// Runs one script. Its answer may bring news for others, so it is read even when the caller has gone away.
+    pub(super) async fn step(
+        self: &Arc<Self>,
+        script: fn(&Scripts) -> &Script,
+        name: &LockName,
+        ticket: Option<Ticket>,
+        arguments: Vec<Value>,
+    ) -> Result<Reply, StoreError> {
+        self.check()?;
+        let (link, name) = (self.clone(), name.clone());
+        let task = tokio::spawn(async move {
+            let partition = link.keyspace.of(&name);
+            let mut all = vec![
+                Value::from(name.as_str()),
+                Value::from(link.node.as_str()),
+                Value::from(link.keyspace.channel()),
+                Value::from(if link.replicas > 0 { "1" } else { "0" }),
+            ];
+            all.extend(arguments);
+            let keys = partition.keys(&name, ticket);
+            let answer = link
+                .connection
+                .run(script(&link.scripts), partition.slot, &keys, &all);
+            let mut answer = Parts::of(answer.await?);
+            let now = answer.time()?;
+            let outcome = answer.parts();
+            let mut expired = answer.parts();
+            let expired = match expired.is_empty() {
+                true => None,
+                false => Some(expired.lease(&name)?),
+            };
+            for news in answer.parts() {
+                let (ticket, wake) = Parts::of(news).news(&name)?;
+                match wake {
+                    Wake::Granted(lease) if link.replicas > 0 => {
+                        link.confirm(name.clone(), ticket, lease);
+                    }
+                    wake => link.tell(&name, ticket, wake),
+                }
+            }
+            Ok(Reply {
+                outcome,
+                now,
+                expired,
+            })
+        });
+        task.await
+            .unwrap_or_else(|error| Err(StoreError::MaybeDone(Box::new(error))))
+    }
+
+    /// Fails at once when there is no use in asking.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        if !self.connection.client.is_connected() {
+            return Err(StoreError::NotDone("not connected to Redis".into()));
+        }
+        let refusal = self.refusal.read();
+        match refusal.ok().and_then(|refusal| refusal.clone()) {
+            Some(refusal) => Err(StoreError::NotDone(refusal.into())),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks for a lock. `place` is where this call stood in the queue before it was missing there.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        name: &LockName,
+        claim: &Claim,
+        wait: Option<(Duration, usize)>,
+        place: Option<Place>,
+    ) -> Result<(Asked, Reply), StoreError> {
+        let number = |number: Option<u128>| number.map_or_else(String::new, |n| n.to_string());
+        let attempt = claim
+            .attempt
+            .as_ref()
+            .map_or("", |attempt| attempt.as_str());
+        let arguments = vec![
+            Value::from(claim.owner.as_str()),
+            Value::from(attempt),
+            Value::from(ticket_text(claim.ticket)),
+            Value::from(claim.ttl.as_duration().as_millis().to_string()),
+            Value::from(number(wait.map(|(timeout, _)| timeout.as_millis()))),
+            Value::from(number(wait.map(|(_, max_ahead)| max_ahead as u128))),
+            Value::from(number(place.map(|place| u128::from(place.seq)))),
+            Value::from(number(
+                place.map(|place| u128::from(place.until.as_millis())),
+            )),
+            Value::from(claim.caller.as_ref().map_or("", Caller::as_str)),
+        ];
+        let mut reply = self
+            .step(|all| &all.acquire, name, Some(claim.ticket), arguments)
+            .await?;
+        let outcome = &mut reply.outcome;
+        let asked = match outcome.text("outcome")?.as_str() {
+            "granted" => {
+                let lease = outcome.lease(name)?;
+                self.wait_for_replicas(name).await?;
+                Asked::Answered(Acquired::Granted(lease))
+            }
+            "held" => Asked::Answered(Acquired::Held {
+                expires_at: outcome.time()?,
+            }),
+            "full" => Asked::Answered(Acquired::QueueFull {
+                expires_at: outcome.time()?,
+            }),
+            "queued" => {
+                let queued = Acquired::Queued {
+                    expires_at: outcome.time()?,
+                };
+                let place = Place {
+                    seq: outcome.number("place")?,
+                    until: outcome.time()?,
+                };
+                Asked::Queued(queued, place)
+            }
+            "exhausted" => Asked::Answered(Acquired::FencesExhausted),
+            "superseded" => Asked::Woken(Wake::Superseded),
+            "timed_out" => Asked::Woken(Wake::TimedOut),
+            _ => Asked::Undone,
+        };
+        Ok((asked, reply))
+    }
+
+    /// Tells a waiter of this process, if it is still there and nobody is asking about it.
+    pub(super) fn tell(&self, name: &LockName, ticket: Ticket, wake: Wake) {
+        if let Some(waiter) = self.waiters.remove_if_idle(ticket) {
+            self.wake(name, ticket, Some(waiter), wake);
+        }
+    }
+
+    /// A grant that nobody hears goes back.
+    fn wake(&self, name: &LockName, ticket: Ticket, waiter: Option<Waiter>, wake: Wake) {
+        let is_grant = matches!(wake, Wake::Granted(_));
+        let is_heard = waiter.is_some_and(|waiter| waiter.wake(wake));
+        if is_grant && !is_heard {
+            self.abandon(name, ticket);
+        }
+    }
+
+    /// One of this node's waiters was handed a lock by another node: Redis hears that we know, and then the waiter does.
+    pub(super) fn confirm(self: &Arc<Self>, name: LockName, ticket: Ticket, lease: Lease) {
+        if self.waiters.ask_about(ticket).is_none() {
+            return;
+        }
+        let link = self.clone();
+        tokio::spawn(async move {
+            match link.confirmed(&name, &lease).await {
+                Ok(Ok(lease)) => {
+                    let waiter = link.waiters.remove(ticket);
+                    link.wake(&name, ticket, waiter, Wake::Granted(lease));
+                }
+                // Whatever went wrong, the next look at this key finds out how things are.
+                _ => link.waiters.answered(ticket),
+            }
+        });
+    }
+
+    async fn confirmed(
+        self: &Arc<Self>,
+        name: &LockName,
+        lease: &Lease,
+    ) -> Result<Result<Lease, NotHeld>, StoreError> {
+        let fence = lease.fence.number().to_string();
+        let reply = self.step(|all| &all.confirm, name, None, vec![Value::from(fence)]);
+        let held = reply.await?.outcome.held(name)?;
+        self.wait_for_replicas(name).await?;
+        Ok(held)
+    }
+
+    /// A waiter is not in its queue: a message was lost, or this node was taken for dead. It asks again, for its old place.
+    pub(super) async fn ask_again(self: &Arc<Self>, name: &LockName, ticket: Ticket) {
+        let Some((claim, place)) = self.waiters.ask_about(ticket) else {
+            return;
+        };
+        let asked = self
+            .ask(name, &claim, Some((Duration::ZERO, 0)), place)
+            .await;
+        let wake = match asked {
+            Ok((Asked::Answered(Acquired::Granted(lease)), _)) => Wake::Granted(lease),
+            Ok((Asked::Answered(Acquired::FencesExhausted), _)) => Wake::FencesExhausted,
+            Ok((Asked::Woken(wake), _)) => wake,
+            // It is back in the queue, or the next look will see to it.
+            _ => return self.waiters.answered(ticket),
+        };
+        let waiter = self.waiters.remove(ticket);
+        self.wake(name, ticket, waiter, wake);
+    }
+
+    /// Returns when enough replicas have what was granted on this lock's server.
+    pub(super) async fn wait_for_replicas(&self, name: &LockName) -> Result<(), StoreError> {
+        if self.replicas == 0 {
+            return Ok(());
+        }
+        let millis = self.timeout.as_millis() / 2;
+        let arguments = vec![
+            Value::from(i64::from(self.replicas)),
+            Value::from(millis.to_string()),
+        ];
+        let slot = self.keyspace.of(name).slot;
+        let reached = self.connection.command("WAIT", slot, arguments).await;
+        let reached = reached.map_err(store_error)?.as_u64().unwrap_or(0);
+        if reached >= u64::from(self.replicas) {
+            return Ok(());
+        }
+        let message = format!(
+            "only {reached} of {} replicas have taken over the lock in time",
+            self.replicas
+        );
+        Err(StoreError::MaybeDone(message.into()))
+    }
+
+    pub(super) fn abandon(&self, name: &LockName, ticket: Ticket) {
+        // It only fails when the store is gone, and its leases end by themselves.
+        let _ = self.undo.send((name.clone(), Abandon { ticket }));
+    }
+}

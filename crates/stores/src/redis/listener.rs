@@ -1,0 +1,75 @@
+//! What other nodes tell this one: that one of its waiters has been handed a lock, or has left its queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forrst_lock::{LockName, Wake};
+use fred::clients::SubscriberClient;
+use fred::interfaces::{ClientLike, EventInterface};
+use fred::types::{Message, Value};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::link::Link;
+use super::reply::Parts;
+
+/// How often a node calls itself, to learn that its line is dead: nobody else would notice.
+const BEAT: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// Works until the store is gone.
+pub(super) async fn run(link: Arc<Link>, subscriber: SubscriberClient) {
+    let mut messages = subscriber.message_rx();
+    let mut beat = interval(BEAT);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_heard = Instant::now();
+    loop {
+        tokio::select! {
+            message = messages.recv() => match message {
+                Ok(message) => {
+                    last_heard = Instant::now();
+                    pass_on(&link, &message);
+                }
+                // What was missed is found by the next look at each key.
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return,
+            },
+            _ = beat.tick() => {
+                if last_heard.elapsed() > SILENCE && subscriber.is_connected() {
+                    tracing::warn!("nothing is heard from Redis' channel: connecting it anew");
+                    last_heard = Instant::now();
+                    let subscriber = subscriber.clone();
+                    tokio::spawn(async move { subscriber.force_reconnection().await });
+                }
+                let link = link.clone();
+                tokio::spawn(async move {
+                    let channel = format!("{}{}", link.keyspace.channel(), link.node);
+                    let arguments = vec![Value::from(channel), Value::from("")];
+                    link.connection.command("PUBLISH", 0, arguments).await
+                });
+            }
+        }
+    }
+}
+
+fn pass_on(link: &Arc<Link>, message: &Message) {
+    let Some(text) = message.value.as_bytes_str().filter(|text| !text.is_empty()) else {
+        return;
+    };
+    let Ok(parts) = serde_json::from_str::<Vec<String>>(&text) else {
+        return tracing::warn!("a message that makes no sense came through Redis' channel");
+    };
+    let mut parts = Parts::of(Value::Array(parts.into_iter().map(Value::from).collect()));
+    let Some(name) = parts
+        .text("name")
+        .ok()
+        .and_then(|name| LockName::parse(&name).ok())
+    else {
+        return;
+    };
+    match parts.news(&name) {
+        Ok((ticket, Wake::Granted(lease))) => link.confirm(name, ticket, lease),
+        Ok((ticket, wake)) => link.tell(&name, ticket, wake),
+        Err(error) => tracing::warn!(%error, "a message came through Redis' channel"),
+    }
+}

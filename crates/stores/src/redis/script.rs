@@ -1,0 +1,83 @@
+//! The scripts: each is one step of the state machine, or a look.
+
+use forrst_lock::Fence;
+use forrst_lock::state::TOMBSTONE_TTL;
+use fred::util::sha1_hash;
+
+/// For how long a node counts as alive after it was last heard of.
+const NODE_TTL_MILLIS: u64 = 5_000;
+/// How soon a node has to know of the lease that one of its waiters was handed.
+const CONFIRM_WITHIN_MILLIS: u64 = 5_000;
+/// How late a call may arrive after it was given up.
+const UNDONE_TTL_MILLIS: u64 = 120_000;
+/// When a lease that ran out and that no node has swept away is forgotten, and a node that is silent.
+const FORGOTTEN_AFTER_MILLIS: u64 = 60_000;
+/// More fences than any server gives out before its fail-over is complete: hours at full speed.
+const FENCE_JUMP: u64 = 1_000_000_000;
+/// 2026-01-01 UTC.
+const FENCE_EPOCH_MILLIS: u64 = 1_767_225_600_000;
+/// No Redis gives out more, so that what the time says is past every fence that was given out before.
+const FENCES_PER_MILLISECOND: u64 = 100;
+
+const STEP: &str = include_str!("scripts/lock.lua");
+
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) source: String,
+    pub(super) sha: String,
+}
+
+impl Script {
+    fn new(source: String) -> Self {
+        let sha = sha1_hash(&source);
+        Self { source, sha }
+    }
+
+    fn step(command: &str) -> Self {
+        let constants = [
+            ("TOMBSTONE_TTL", TOMBSTONE_TTL.as_secs() * 1000),
+            ("NODE_TTL", NODE_TTL_MILLIS),
+            ("CONFIRM_WITHIN", CONFIRM_WITHIN_MILLIS),
+            ("UNDONE_TTL", UNDONE_TTL_MILLIS),
+            ("FORGOTTEN_AFTER", FORGOTTEN_AFTER_MILLIS),
+            ("FENCE_JUMP", FENCE_JUMP),
+            ("FENCE_EPOCH", FENCE_EPOCH_MILLIS),
+            ("FENCES_PER_MILLISECOND", FENCES_PER_MILLISECOND),
+            ("FENCE_BY_TIME_MAX", Fence::WARN.number()),
+            ("FENCE_MAX", Fence::MAX.number()),
+        ];
+        let constants = constants.map(|(name, value)| format!("local {name} = {value}\n"));
+        Self::new(format!("{}\n{STEP}\n{command}", constants.concat()))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Scripts {
+    pub(super) acquire: Script,
+    pub(super) abandon: Script,
+    pub(super) release: Script,
+    pub(super) extend: Script,
+    pub(super) force_release: Script,
+    pub(super) confirm: Script,
+    pub(super) settle: Script,
+    pub(super) inspect: Script,
+    pub(super) queue: Script,
+    pub(super) due: Script,
+}
+
+impl Scripts {
+    pub(super) fn new() -> Self {
+        Self {
+            acquire: Script::step(include_str!("scripts/acquire.lua")),
+            abandon: Script::step(include_str!("scripts/abandon.lua")),
+            release: Script::step(include_str!("scripts/release.lua")),
+            extend: Script::step(include_str!("scripts/extend.lua")),
+            force_release: Script::step(include_str!("scripts/force_release.lua")),
+            confirm: Script::step(include_str!("scripts/confirm.lua")),
+            settle: Script::step(include_str!("scripts/settle.lua")),
+            inspect: Script::step(include_str!("scripts/inspect.lua")),
+            queue: Script::step(include_str!("scripts/queue.lua")),
+            due: Script::new(include_str!("scripts/due.lua").to_owned()),
+        }
+    }
+}

@@ -1,0 +1,228 @@
+-- One step on one lock: forrst_lock::state in Lua.
+--
+-- Every script is this text followed by one command. All keys are of one partition, so they live on one server
+-- of a cluster.
+
+local LOCK, QUEUE, WAITERS, PARTITION, NAMES, ENDS, NODES, UNDONE = unpack(KEYS)
+local NAME, NODE, CHANNEL, MUST_CONFIRM = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local holder, tombstone
+local expired, woken = {}, {}
+local changed = false
+
+-- Lua would write large numbers as 1.79e+12.
+local function int(number)
+  return string.format('%.0f', number)
+end
+
+local function load()
+  local it = redis.call('HMGET', LOCK, 'owner', 'fence', 'acquired', 'expires', 'attempt', 'ticket', 'confirm',
+    'last_owner', 'last_fence', 'last_until', 'caller')
+  if it[1] and it[1] ~= '' then
+    holder = {
+      owner = it[1], fence = tonumber(it[2]), acquired = tonumber(it[3]), expires = tonumber(it[4]),
+      attempt = it[5], ticket = it[6], confirm = tonumber(it[7]), caller = it[11],
+    }
+  end
+  if it[8] and it[8] ~= '' and tonumber(it[10]) > now then
+    tombstone = { owner = it[8], fence = tonumber(it[9]), ['until'] = tonumber(it[10]) }
+  end
+end
+
+local function save()
+  if not changed then
+    return
+  end
+  local last = tombstone or { owner = '', fence = 0, ['until'] = 0 }
+  if holder then
+    redis.call('HSET', LOCK, 'owner', holder.owner, 'fence', int(holder.fence), 'acquired', int(holder.acquired),
+      'expires', int(holder.expires), 'attempt', holder.attempt, 'ticket', holder.ticket,
+      'confirm', holder.confirm and int(holder.confirm) or '', 'caller', holder.caller,
+      'last_owner', last.owner, 'last_fence', int(last.fence), 'last_until', int(last['until']))
+    redis.call('PEXPIREAT', LOCK, int(holder.expires + FORGOTTEN_AFTER))
+    redis.call('ZADD', NAMES, 0, NAME)
+    redis.call('ZADD', ENDS, int(holder.confirm or holder.expires), NAME)
+  else
+    if tombstone then
+      redis.call('HSET', LOCK, 'owner', '',
+        'last_owner', last.owner, 'last_fence', int(last.fence), 'last_until', int(last['until']))
+      redis.call('PEXPIREAT', LOCK, int(last['until']))
+    else
+      redis.call('DEL', LOCK)
+    end
+    redis.call('ZREM', NAMES, NAME)
+    redis.call('ZREM', ENDS, NAME)
+  end
+end
+
+local function lease(of)
+  return { of.owner, of.caller, int(of.fence), int(of.acquired), int(of.expires) }
+end
+
+-- A server that was promoted or restarted may have forgotten the last grants, and one that has lost everything
+-- knows none. So whenever the counter is found on another server than before, it jumps past what can have been given
+-- out: by a fixed step, and to what the time says.
+local function mint()
+  local counter = redis.call('HMGET', PARTITION, 'fence', 'server')
+  local info = redis.pcall('INFO', 'replication')
+  local server = type(info) == 'string' and string.match(info, 'master_replid:(%x+)') or ''
+  local fence = tonumber(counter[1] or 0)
+  if counter[2] ~= server then
+    local by_time = math.min((now - FENCE_EPOCH) * FENCES_PER_MILLISECOND, FENCE_BY_TIME_MAX)
+    fence = math.max(fence + FENCE_JUMP, by_time)
+  end
+  fence = fence + 1
+  if fence > FENCE_MAX then
+    return nil
+  end
+  redis.call('HSET', PARTITION, 'fence', int(fence), 'server', server)
+  return fence
+end
+
+local function grant(to, fence)
+  -- An owner whose new lease runs out must hear that, and not that an older one was released.
+  if tombstone and tombstone.owner == to.owner then
+    tombstone = nil
+  end
+  holder = {
+    owner = to.owner, caller = to.caller, fence = fence, acquired = now, expires = now + to.ttl,
+    attempt = to.attempt, ticket = to.ticket,
+  }
+  changed = true
+end
+
+local function end_lease()
+  local ended = holder
+  tombstone = { owner = ended.owner, fence = ended.fence, ['until'] = now + TOMBSTONE_TTL }
+  holder = nil
+  changed = true
+  return ended
+end
+
+-- The field in WAITERS that finds a waiting attempt. Tickets are fields there, too; they have no colon.
+local function attempt_field(owner, attempt)
+  return #owner .. ':' .. owner .. attempt
+end
+
+local function add_waiter(waiter, seq)
+  redis.call('ZADD', QUEUE, int(seq), waiter.ticket)
+  redis.call('HSET', WAITERS, waiter.ticket,
+    cmsgpack.pack({ waiter.owner, waiter.attempt, waiter.ttl, waiter['until'], waiter.node, waiter.caller, waiter.since }))
+  if waiter.attempt ~= '' then
+    redis.call('HSET', WAITERS, attempt_field(waiter.owner, waiter.attempt), waiter.ticket)
+  end
+end
+
+local function find_waiter(ticket)
+  local packed = redis.call('HGET', WAITERS, ticket)
+  if not packed then
+    return nil
+  end
+  local it = cmsgpack.unpack(packed)
+  return {
+    owner = it[1], attempt = it[2], ttl = it[3], ['until'] = it[4], node = it[5], caller = it[6], since = it[7],
+    ticket = ticket,
+  }
+end
+
+local function remove_waiter(ticket)
+  redis.call('ZREM', QUEUE, ticket)
+  local waiter = find_waiter(ticket)
+  if not waiter then
+    return nil
+  end
+  redis.call('HDEL', WAITERS, ticket)
+  if waiter.attempt ~= '' then
+    redis.call('HDEL', WAITERS, attempt_field(waiter.owner, waiter.attempt))
+  end
+  return waiter
+end
+
+local function node_is_alive(node)
+  return node == NODE or tonumber(redis.call('ZSCORE', NODES, node) or 0) > now
+end
+
+-- The caller's node has waiters in this partition, and lives. Those that have long been silent are forgotten.
+local function show_life()
+  redis.call('ZADD', NODES, int(now + NODE_TTL), NODE)
+  redis.call('ZREMRANGEBYSCORE', NODES, '-inf', int(now - FORGOTTEN_AFTER))
+end
+
+-- Those of the caller's node are told in the answer, the others through their node's channel.
+local function tell(waiter, kind)
+  local news = { waiter.ticket, kind, unpack(kind == 'granted' and lease(holder) or {}) }
+  if waiter.node == NODE then
+    table.insert(woken, news)
+  else
+    redis.call('PUBLISH', CHANNEL .. waiter.node, cjson.encode({ NAME, unpack(news) }))
+  end
+end
+
+local function hand_over()
+  while not holder do
+    local ticket = redis.call('ZRANGE', QUEUE, 0, 0)[1]
+    if not ticket then
+      return
+    end
+    local waiter = remove_waiter(ticket)
+    if not waiter or not node_is_alive(waiter.node) then
+      -- Passed by. Should that node live after all, it finds this waiter missing and puts it back in its place.
+    elseif waiter['until'] <= now then
+      tell(waiter, 'timed_out')
+    else
+      local fence = mint()
+      if fence then
+        grant(waiter, fence)
+        -- Nobody runs under this lease before its node has said that it knows of it. So a node that has just died
+        -- costs a moment, and not the whole ttl.
+        if waiter.node ~= NODE or MUST_CONFIRM then
+          holder.confirm = math.min(now + CONFIRM_WITHIN, holder.expires)
+        end
+        tell(waiter, 'granted')
+      else
+        tell(waiter, 'exhausted')
+      end
+    end
+  end
+end
+
+local function expire()
+  if not holder then
+    return
+  end
+  if holder.expires <= now then
+    expired = lease(holder)
+  elseif not (holder.confirm and holder.confirm <= now) then
+    return
+  end
+  holder = nil
+  changed = true
+end
+
+local function is_mine(owner, fence)
+  return holder.owner == owner and (fence == '' or holder.fence == tonumber(fence))
+end
+
+-- Why there is no lease of this owner to act on; nothing when there is one.
+local function not_held(owner, fence)
+  if holder then
+    return not is_mine(owner, fence) and 'owned_by_another'
+  end
+  if tombstone and tombstone.owner == owner and (fence == '' or tombstone.fence == tonumber(fence)) then
+    return 'already_released'
+  end
+  return 'not_found'
+end
+
+local function step(command)
+  load()
+  expire()
+  hand_over()
+  local outcome = command()
+  hand_over()
+  save()
+  return { int(now), outcome, expired, woken }
+end

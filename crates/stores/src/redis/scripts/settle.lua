@@ -1,0 +1,19 @@
+-- Only the step itself. The caller's first waiters are named after ARGV[4]: it hears which of them holds the lock by now,
+-- and which are not in the queue, because a message was lost or its node was taken for dead.
+return step(function()
+  local granted, missing = {}, {}
+  for place = 5, #ARGV do
+    local ticket = ARGV[place]
+    if holder and holder.ticket == ticket then
+      holder.confirm = nil
+      changed = true
+      granted = { ticket, 'granted', unpack(lease(holder)) }
+    elseif not redis.call('ZSCORE', QUEUE, ticket) then
+      table.insert(missing, ticket)
+    end
+  end
+  if #ARGV > 4 then
+    show_life()
+  end
+  return { holder and int(holder.expires) or '', redis.call('ZCARD', QUEUE), granted, missing }
+end)

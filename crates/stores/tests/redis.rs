@@ -1,0 +1,62 @@
+//! The Redis store fulfils the store contract: alone, and as two nodes that share one Redis.
+#![cfg(not(shuttle))]
+
+mod two_nodes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forrst_lock::contract::model::{Pace, behaves_like_the_model};
+use forrst_lock::{LockStore, lock_contract};
+use forrst_stores::{RedisOptions, RedisStore};
+use forrst_testkit::{RedisCluster, RedisServer};
+use two_nodes::TwoNodes;
+
+async fn connect(url: &str) -> RedisStore {
+    let store = RedisStore::open(url, &RedisOptions::default()).await;
+    store.unwrap()
+}
+
+async fn open() -> (Arc<dyn LockStore>, RedisServer) {
+    let redis = RedisServer::start();
+    (Arc::new(connect(&redis.url()).await), redis)
+}
+
+async fn open_two() -> (Arc<dyn LockStore>, RedisServer) {
+    let redis = RedisServer::start();
+    let nodes = [connect(&redis.url()).await, connect(&redis.url()).await];
+    (Arc::new(TwoNodes::new(nodes)), redis)
+}
+
+lock_contract!(one_node, open, flavor = "multi_thread");
+lock_contract!(two_nodes_in_turn, open_two, flavor = "multi_thread");
+
+const PACE: Pace = Pace {
+    histories: 20,
+    unit: Duration::from_millis(60),
+    margin: Duration::from_millis(30),
+    is_paused: false,
+};
+
+#[test]
+fn redis_behaves_like_the_model() {
+    behaves_like_the_model(open, PACE);
+}
+
+#[test]
+fn two_nodes_behave_like_the_model() {
+    behaves_like_the_model(open_two, PACE);
+}
+
+/// Starting a cluster takes seconds, so one serves all cases.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_fulfils_the_contract() {
+    let cluster = RedisCluster::start();
+    let nodes = [connect(&cluster.url()).await, connect(&cluster.url()).await];
+    let store: Arc<dyn LockStore> = Arc::new(TwoNodes::new(nodes));
+    let cases = forrst_lock::contract::CASES.iter();
+    let running = cases.map(|(name, case)| (name, tokio::spawn(case(store.clone()))));
+    for (name, case) in running.collect::<Vec<_>>() {
+        assert!(case.await.is_ok(), "{name}");
+    }
+}
