@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use forrst_lock::{Fence, Lease, LossNotice};
+use forrst_lock::{Fence, Lease, LockName, LossNotice};
 use forrst_protocol::{FunctionName, RawObject, RequestId, Version};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::Caller;
 use crate::extension::{Deadline, Trace};
-use crate::server::Shared;
+use crate::server::{NotedLock, Shared};
 
 /// What a function is given besides its arguments. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -30,10 +31,18 @@ pub(crate) struct CallInfo {
     pub(crate) function: FunctionName,
     pub(crate) version: Version,
     pub(crate) context: Option<RawObject<'static>>,
+    pub(crate) caller: Caller,
     pub(crate) received: Instant,
+    pub(crate) lock: NotedLock,
 }
 
 impl Context {
+    /// Notes which lock the call is about, for the log.
+    pub(crate) fn note_lock(&self, name: &LockName) {
+        // A second lock would be one that a function takes by itself.
+        let _ = self.call.lock.set(name.clone());
+    }
+
     /// The id of the request.
     pub fn request_id(&self) -> &RequestId {
         &self.call.id
@@ -47,6 +56,11 @@ impl Context {
     /// The version of it that runs.
     pub fn version(&self) -> &Version {
         &self.call.version
+    }
+
+    /// The name of the caller's API key or certificate; none when the server does not ask who calls.
+    pub fn caller_name(&self) -> Option<&str> {
+        self.call.caller.name().map(forrst_lock::Caller::as_str)
     }
 
     /// What the caller sent as `context`, unchanged.

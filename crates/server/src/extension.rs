@@ -8,6 +8,7 @@ mod tracing;
 use std::panic::AssertUnwindSafe;
 use std::vec;
 
+use ::tracing::Instrument;
 use async_trait::async_trait;
 use forrst_protocol::{ErrorObject, Errors, FunctionName, Pointer, RawObject, Urn, Version};
 use futures_util::FutureExt;
@@ -17,8 +18,10 @@ use serde::de::DeserializeOwned;
 pub use self::deadline::Deadline;
 pub use self::tracing::Trace;
 use crate::Context;
+use crate::access::Caller;
 use crate::error::{internal_error, unavailable};
 use crate::function::{CallResult, PreparedCall, read_json};
+use crate::span;
 
 pub(crate) use self::atomic_lock::AtomicLock;
 pub(crate) use self::deadline::{DeadlineExtension, millis};
@@ -65,6 +68,7 @@ pub struct ExtensionCall<'a> {
     pub pointer: Pointer,
     /// The function that is called.
     pub function: &'a FunctionName,
+    pub(crate) caller: &'a Caller,
     /// The W3C `traceparent` that came with the request.
     pub(crate) traceparent: Option<&'a str>,
 }
@@ -206,7 +210,8 @@ async fn run_call(call: PreparedCall, context: Context) -> Outcome {
     let stop = context.server.stop.clone();
     let cancellation = context.cancellation.clone();
     let _tell_children = cancellation.drop_guard();
-    let call = AssertUnwindSafe(async move { call(context).await }).catch_unwind();
+    let call = AssertUnwindSafe(async move { call(context).await }.instrument(span::function()))
+        .catch_unwind();
     let result = tokio::select! {
         biased;
         error = exceeded(deadline.as_deref()) => Err(error.into()),

@@ -169,6 +169,14 @@ pub(crate) fn positive_integer(value: &Value) -> Result<u64, Expected> {
     Ok(number.ok_or("must be a positive whole number")?)
 }
 
+pub(crate) fn at_most(max: usize) -> impl Fn(&Value) -> Result<usize, Expected> {
+    move |value| {
+        let number = usize::try_from(positive_integer(value)?).ok();
+        let number = number.filter(|number| *number <= max);
+        number.ok_or_else(|| format!("must be at most {max}"))
+    }
+}
+
 pub(crate) fn unit(value: &Value) -> Result<Unit, Expected> {
     let known = "must be one of `millisecond`, `second`, `minute`, `hour`, `day`";
     Unit::deserialize(value).map_err(|_| known.to_owned())

@@ -52,13 +52,19 @@
 //! Functions are typed; wrong arguments are refused before a lock is taken. [`Context`] tells a function about its caller, its
 //! deadline and its lease. [`Extension`] is for doing more around a call. [`Server::router`] stands in any axum application.
 
+mod access;
+mod audit;
 mod context;
 mod error;
 mod extension;
 mod fields;
 mod function;
+mod limits;
+mod metrics;
+mod page;
 mod registry;
 mod server;
+mod span;
 mod system;
 mod time;
 mod transport;
@@ -67,9 +73,13 @@ pub use async_trait::async_trait;
 pub use forrst_protocol as protocol;
 pub use schemars;
 
+pub use access::{Access, AccessFileError, ApiKey, KeyEntry, KeyHash, Role};
+pub use audit::{Audit, AuditEntry};
 pub use context::{Context, HeldLease};
 pub use error::FunctionError;
 pub use extension::{Around, Deadline, Extension, ExtensionCall, Next, Outcome, Trace};
 pub use function::Function;
+pub use limits::Limits;
 pub use registry::RegisterError;
-pub use server::{BuildError, Limits, Server, ServerBuilder};
+pub use server::{BuildError, Server, ServerBuilder};
+pub use transport::{Tls, TlsError, TlsFiles};

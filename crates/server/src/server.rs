@@ -1,64 +1,38 @@
 //! The server: what it is made of, and the way of one request through it.
 
+mod admission;
 mod builder;
+mod record;
 mod shutdown;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
 
-use forrst_lock::LockService;
-use forrst_protocol::{
-    DEFAULT_MAX_BODY_BYTES, ErrorCode, ErrorObject, Errors, Pointer, Request, Response, Urn,
-    Version,
-};
+use forrst_lock::{KeyStyle, LockService};
+use forrst_protocol::{ErrorCode, ErrorObject, Errors, Pointer, Request, Response, Urn, Version};
 use futures_util::FutureExt;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 pub use self::builder::{BuildError, ServerBuilder};
+pub(crate) use self::record::NotedLock;
+use self::record::Record;
 use crate::Context;
+use crate::access::{Access, Caller, Credential};
+use crate::audit::Audit;
 use crate::context::CallInfo;
 use crate::error::internal_error;
 use crate::extension::{End, Extension, ExtensionCall, Next, Outcome, Step, Trace, Tracing};
+use crate::limits::{HeldLocks, Limits, RateLimit};
+use crate::metrics::{Activity, Metrics};
 use crate::registry::{Registered, Registry};
-
-/// What a server allows at most.
-#[derive(Debug, Clone)]
-pub struct Limits {
-    /// The longest ttl of a lock.
-    pub max_ttl: Duration,
-    /// The longest that a caller may wait for a lock.
-    pub max_block: Duration,
-    /// The largest body of a request, in bytes.
-    pub max_body: usize,
-    /// How many connections may be open at once.
-    pub max_connections: usize,
-    /// How many requests may be under way at once on one WebSocket or unix socket.
-    pub max_in_flight: usize,
-    /// How long a client may take to send the head of a request, or to stay silent between two.
-    pub idle_timeout: Duration,
-    /// How long a client may take to send the body of a request.
-    pub body_timeout: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            max_ttl: Duration::from_secs(24 * 60 * 60),
-            max_block: Duration::from_secs(5 * 60),
-            max_body: DEFAULT_MAX_BODY_BYTES,
-            max_connections: 10_000,
-            max_in_flight: 1_000,
-            idle_timeout: Duration::from_secs(60),
-            body_timeout: Duration::from_secs(30),
-        }
-    }
-}
+use crate::span;
+use crate::transport::Tls;
 
 /// A Forrst server. Cheap to clone: all clones are one server.
 #[derive(Debug, Clone)]
@@ -71,9 +45,22 @@ pub(crate) struct Shared {
     pub(crate) service: String,
     pub(crate) node: String,
     pub(crate) limits: Arc<Limits>,
+    pub(crate) access: Access,
+    pub(crate) tls: Option<Tls>,
+    /// Hosts that requests may be for, besides this machine's own names.
+    pub(crate) allowed_hosts: Vec<String>,
+    pub(crate) rate: RateLimit,
+    pub(crate) held: Arc<HeldLocks>,
+    /// The places for connections, of all listeners together.
+    pub(crate) connections: Arc<Semaphore>,
     pub(crate) locks: LockService,
     pub(crate) registry: Registry,
     pub(crate) extensions: Extensions,
+    pub(crate) audit: Audit,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) activity: Activity,
+    /// How lock names look in the log.
+    pub(crate) keys: KeyStyle,
     /// Calls that run in tasks of their own, and connections.
     pub(crate) tasks: TaskTracker,
     /// No new connections; those that are open end after the request they are at.
@@ -126,13 +113,16 @@ impl Extensions {
 pub(crate) struct Origin {
     pub(crate) received: Instant,
     pub(crate) traceparent: Option<String>,
+    pub(crate) credential: Credential,
 }
 
 impl Origin {
-    pub(crate) fn now() -> Self {
+    /// From somebody on this machine who is the server's own user.
+    pub(crate) fn local() -> Self {
         Self {
             received: Instant::now(),
             traceparent: None,
+            credential: Credential::Local,
         }
     }
 }
@@ -143,17 +133,22 @@ impl Server {
         ServerBuilder::new()
     }
 
-    /// Answers one request, given as the bytes of its body, without any socket.
+    /// Answers one request, given as the bytes of its body, without any socket, for somebody who may do everything.
     ///
     /// Dropping the future is hanging up: a call that waits for a lock leaves the queue, and a function that
     /// runs already runs to its end.
     pub async fn handle(&self, body: &[u8]) -> Response {
-        self.answer(body, Origin::now()).await
+        self.answer(body, Origin::local()).await
     }
 
     /// The locks behind the server, for the service's own use.
     pub fn locks(&self) -> &LockService {
         &self.shared.locks
+    }
+
+    /// The audit log, for the service's own acts, and to be reopened when its file was moved away.
+    pub fn audit(&self) -> &Audit {
+        &self.shared.audit
     }
 
     /// The name of this node.
@@ -171,21 +166,47 @@ impl Server {
     }
 
     pub(crate) async fn answer(&self, body: &[u8], origin: Origin) -> Response {
-        let response = match Request::parse(body) {
-            Ok(request) => {
+        let span = span::request(origin.traceparent.as_deref());
+        self.answer_in_span(body, origin).instrument(span).await
+    }
+
+    async fn answer_in_span(&self, body: &[u8], origin: Origin) -> Response {
+        let mut record = Record::new(&self.shared, origin.received);
+        let admitted = self.admit(&origin.credential);
+        if let Ok(caller) = &admitted {
+            record.by(caller);
+        }
+        let request = Request::parse(body);
+        if let Ok(request) = &request {
+            record.of(request);
+        }
+        let response = match (request, admitted) {
+            (Ok(request), Ok(caller)) => {
                 let id = request.id.clone();
+                let lock = record.lock.clone();
                 // An extension, or the reading of arguments, may panic as well as a function.
-                let answer = AssertUnwindSafe(self.call(request, origin)).catch_unwind();
+                let answer = self.call(request, caller, origin, lock);
+                let answer = AssertUnwindSafe(answer).catch_unwind();
                 let failed = |_| Response::failure(Some(id), internal_error());
                 answer.await.unwrap_or_else(failed)
             }
-            Err(rejection) => rejection.into(),
+            (Ok(request), Err(refusal)) => Response::failure(Some(request.id), refusal),
+            // A stranger does not hear what is wrong with the request, only whose it was.
+            (Err(rejection), Err(refusal)) => Response::failure(rejection.id().cloned(), refusal),
+            (Err(rejection), Ok(_)) => rejection.into(),
         };
+        record.answered(&response);
         response.with_node(self.shared.node.clone())
     }
 
     /// Everything that can be wrong is found before anything is done.
-    async fn call(&self, request: Request<'_>, origin: Origin) -> Response {
+    async fn call(
+        &self,
+        request: Request<'_>,
+        caller: Caller,
+        origin: Origin,
+        lock: NotedLock,
+    ) -> Response {
         let shared = &self.shared;
         let mut problems = Vec::new();
         let function = shared
@@ -193,7 +214,16 @@ impl Server {
             .find(&request.call)
             .map_err(|error| problems.push(error))
             .ok();
-        let plan = shared.plan(&request, function, &origin, &mut problems);
+        let any_version = || shared.registry.versions(&request.call.function).next();
+        let allowed = match function.or_else(any_version) {
+            Some(own) if own.is_system => caller.check_roles(own.needs, own.name.as_str()),
+            _ => caller.check_function(&request.call.function),
+        };
+        if let Err(refusal) = allowed {
+            shared.refused(&caller, &refusal);
+            return Response::failure(Some(request.id), refusal);
+        }
+        let plan = shared.plan(&request, function, &caller, &origin, &mut problems);
         let prepared = function.and_then(|function| {
             (function.prepare)(&request.call.arguments)
                 .map_err(|errors| problems.extend(errors))
@@ -212,7 +242,9 @@ impl Server {
                 function: request.call.function,
                 version: version.unwrap_or(Version::new(0, 0, 0)),
                 context: request.context.map(forrst_protocol::RawObject::into_owned),
+                caller,
                 received: origin.received,
+                lock,
             }),
             deadline: None,
             trace: None,
@@ -239,6 +271,7 @@ impl Shared {
         &self,
         request: &Request<'_>,
         function: Option<&Registered>,
+        caller: &Caller,
         origin: &Origin,
         problems: &mut Vec<ErrorObject>,
     ) -> Vec<Step> {
@@ -269,17 +302,22 @@ impl Shared {
                 options: extension.options.as_ref(),
                 pointer,
                 function: &request.call.function,
+                caller,
                 traceparent: origin.traceparent.as_deref(),
             };
             match self.extensions.all[place].prepare(&call) {
                 Ok(around) => plan.push(Step { place, around }),
-                Err(errors) => problems.extend(errors),
+                Err(errors) => {
+                    let refusals = errors.iter().filter(|e| e.code == ErrorCode::Forbidden);
+                    refusals.for_each(|why| self.refused(caller, why));
+                    problems.extend(errors);
+                }
             }
         }
         if let Some((first, _)) = unsupported.first() {
             problems.push(self.not_supported(*first, &unsupported));
         }
-        plan.extend(self.trace_of_header(request, origin, &seen));
+        plan.extend(self.trace_of_header(request, caller, origin, &seen));
         plan
     }
 
@@ -287,6 +325,7 @@ impl Shared {
     fn trace_of_header(
         &self,
         request: &Request<'_>,
+        caller: &Caller,
         origin: &Origin,
         seen: &[usize],
     ) -> Option<Step> {
@@ -302,6 +341,7 @@ impl Shared {
             options: None,
             pointer: Pointer::root(),
             function: &request.call.function,
+            caller,
             traceparent: Some(traceparent),
         };
         let around = self.extensions.all[place].prepare(&call).ok()?;

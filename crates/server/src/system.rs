@@ -1,6 +1,7 @@
 //! The functions that every server has: locks, health and discovery.
 
 mod acquire;
+mod activity;
 mod capabilities;
 mod describe;
 mod extend;
@@ -11,6 +12,7 @@ mod ping;
 mod release;
 mod schemas;
 mod status;
+mod waiters;
 
 use std::sync::Arc;
 
@@ -22,15 +24,28 @@ use serde_json::{Value, json};
 pub(crate) use self::describe::document;
 pub(crate) use self::health::{Health, of_store};
 use crate::Context;
+use crate::access::{Caller, Role};
 use crate::error::{arguments_pointer, internal_error, unavailable};
 use crate::fields::Fields;
 use crate::function::PreparedCall;
+use crate::limits::Limits;
 use crate::registry::Registered;
-use crate::server::Limits;
 use crate::time::timestamp;
 
 /// The places of `deadline`, `tracing` and `retry`. A function about locks is not itself locked.
 const EXTENSIONS: [usize; 3] = [0, 1, 2];
+
+/// Those that change nothing.
+const LOOKS: [&str; 8] = [
+    "status",
+    "list",
+    "waiters",
+    "activity",
+    "ping",
+    "health",
+    "capabilities",
+    "describe",
+];
 
 type Prepared = Result<PreparedCall, Errors>;
 
@@ -50,6 +65,8 @@ pub(crate) fn functions(limits: &Arc<Limits>) -> Vec<Registered> {
         system(&lock("acquire"), acquire),
         system(&lock("extend"), extend),
         system(&lock("list"), list::prepare),
+        system(&lock("waiters"), waiters::prepare),
+        system(&lock("activity"), activity::prepare),
         system(&core("ping"), ping::prepare),
         system(&core("health"), health::prepare),
         system(&core("capabilities"), capabilities::prepare),
@@ -79,13 +96,34 @@ fn system(
         result,
         prepare: Box::new(prepare),
         is_system: true,
+        needs: roles_for(short),
+        is_look: LOOKS.contains(&short),
     })
+}
+
+/// Who may call a system function: those who have one of these roles, or everybody when there are none.
+fn roles_for(function: &str) -> &'static [Role] {
+    match function {
+        "acquire" => &[Role::Call],
+        // The owner's token says whose lock it is. An admin, who can see it, may act for the owner.
+        "release" | "extend" => &[Role::Call, Role::Admin],
+        "status" | "list" | "waiters" | "activity" => &[Role::Observe, Role::Admin],
+        "force-release" => &[Role::Admin],
+        _ => &[],
+    }
+}
+
+/// The locks that a caller is not confined to are out of reach.
+fn check_lock(context: &Context, name: &LockName) -> Result<(), ErrorObject> {
+    let caller = &context.call.caller;
+    let allowed = caller.check_lock(name);
+    allowed.inspect_err(|why| context.server.refused(caller, why))
 }
 
 /// The errors that a system function has of its own.
 fn errors_of(function: &str) -> Vec<(ErrorCode, String)> {
     use ErrorCode::{
-        FunctionNotFound, LockAcquisitionFailed, LockAlreadyReleased, LockNotFound,
+        Forbidden, FunctionNotFound, LockAcquisitionFailed, LockAlreadyReleased, LockNotFound,
         LockOwnershipMismatch, LockTimeout, Unavailable, VersionNotFound,
     };
     let errors: &[(ErrorCode, &str)] = match function {
@@ -102,6 +140,7 @@ fn errors_of(function: &str) -> Vec<(ErrorCode, String)> {
             (Unavailable, "The lock store is unavailable"),
         ],
         "force-release" => &[
+            (Forbidden, "The caller is no admin"),
             (LockNotFound, "The lock is not held"),
             (Unavailable, "The lock store is unavailable"),
         ],
@@ -116,7 +155,7 @@ fn errors_of(function: &str) -> Vec<(ErrorCode, String)> {
             ),
             (Unavailable, "The lock store is unavailable"),
         ],
-        "status" | "list" => &[(Unavailable, "The lock store is unavailable")],
+        "status" | "list" | "waiters" => &[(Unavailable, "The lock store is unavailable")],
         "describe" => &[
             (FunctionNotFound, "There is no such function"),
             (VersionNotFound, "The function has no such version"),
@@ -171,16 +210,23 @@ fn not_held(why: NotHeld, key: &LockName) -> ErrorObject {
 }
 
 /// A held lock as `status` and `list` show it.
-fn show(status: &LockStatus, now: Timestamp) -> Value {
+fn show(status: &LockStatus, now: Timestamp, to: &Caller) -> Value {
     let lease = &status.lease;
     let left = lease.expires_at.remaining(now).as_millis();
-    json!({
+    let mut shown = json!({
         "key": lease.name.as_str(),
         "locked": true,
-        "owner": lease.owner.as_str(),
+        "owner": to.sees_owner(&lease.owner, lease.caller.as_ref()),
         "acquired_at": timestamp(lease.acquired_at),
         "expires_at": timestamp(lease.expires_at),
         "ttl_remaining": u64::try_from(left.div_ceil(1000)).unwrap_or(u64::MAX),
         "fence": lease.fence.to_string(),
-    })
+    });
+    if status.waiters > 0 {
+        shown["waiters"] = status.waiters.into();
+    }
+    if let Some(caller) = &lease.caller {
+        shown["caller"] = caller.as_str().into();
+    }
+    shown
 }

@@ -1,9 +1,13 @@
 //! How requests come in: HTTP, JSON-RPC over HTTP and WebSocket, and frames over a unix socket.
 
+mod host_check;
 mod http;
 mod openrpc;
 mod rpc;
 mod serve;
 mod session;
+mod tls;
 mod unix;
 mod websocket;
+
+pub use self::tls::{Tls, TlsError, TlsFiles};

@@ -304,8 +304,8 @@ impl Client {
 }
 
 fn post(request: &Ask) -> Request<Full<Bytes>> {
-    Request::post("http://test/forrst")
-        .header("host", "test")
+    Request::post("http://localhost/forrst")
+        .header("host", "localhost")
         .header("content-type", "application/json")
         .body(Full::from(request.text()))
         .expect("a request")

@@ -6,13 +6,13 @@
 mod options;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use forrst_lock::{
-    AcquireOutcome, AcquireRequest, Lease, LeaseGuard, LockError, LockService, ReleaseOutcome,
-};
+use forrst_lock::{AcquireOutcome, AcquireRequest, Lease, LeaseGuard, LockError, ReleaseOutcome};
 use forrst_protocol::{ErrorCode, ErrorObject, Errors, Urn};
 use serde_json::{Value, json};
+use tracing::Instrument;
 
 pub(crate) use self::options::{LockOptions, Scope, read_ttl, read_ttl_and_block};
 use super::deadline::millis;
@@ -21,11 +21,11 @@ use crate::Context;
 use crate::context::HeldLease;
 use crate::error::unavailable;
 use crate::fields::Fields;
-use crate::server::Limits;
+use crate::limits::{Limits, Refusal};
+use crate::span;
 use crate::time::timestamp;
 
 pub(crate) struct AtomicLock {
-    pub(crate) locks: LockService,
     pub(crate) limits: Arc<Limits>,
 }
 
@@ -44,11 +44,13 @@ impl Extension for AtomicLock {
 
     fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors> {
         let at = call.pointer.clone().key("options");
-        let fields = Fields::read(call.options, at);
+        let fields = Fields::read(call.options, at.clone());
+        let options = LockOptions::read(fields, call.function, &self.limits)?;
+        let allowed = call.caller.check_lock(&options.name);
+        allowed.map_err(|refusal| refusal.at(at.key("key")))?;
         Ok(Box::new(Run {
             urn: call.urn.clone(),
-            options: LockOptions::read(fields, call.function, &self.limits)?,
-            locks: self.locks.clone(),
+            options,
         }))
     }
 }
@@ -56,23 +58,19 @@ impl Extension for AtomicLock {
 struct Run {
     urn: Urn,
     options: LockOptions,
-    locks: LockService,
 }
 
 #[async_trait]
 impl Around for Run {
     async fn run(self: Box<Self>, mut context: Context, next: Next) -> Outcome {
-        let Self {
-            urn,
-            options,
-            locks,
-        } = *self;
+        let Self { urn, options } = *self;
+        context.note_lock(&options.name);
         let deadline = context.deadline.clone();
         let acquired = tokio::select! {
             biased;
             // A lock for a function that is not going to run would be held for nothing.
             () = context.server.stop.cancelled() => Err(unavailable("The server is shutting down")),
-            acquired = acquire(&locks, &options) => acquired,
+            acquired = acquire(&context, &options) => acquired,
             error = exceeded(deadline.as_deref()) => Err(error),
         };
         let mut guard = match acquired {
@@ -88,18 +86,24 @@ impl Around for Run {
         context.lease = Some(HeldLease::new(guard.lease(), guard.loss()));
         // From here on the caller may hang up: the function ends in peace, and then the lock is released.
         let server = context.server.clone();
+        let held = server.held.clone();
         let work = |context| async move {
             let outcome = next.run(context).await;
-            let lease = give_back(guard, options.auto_release).await;
+            let lease = give_back(guard, &options).await;
+            if options.auto_release {
+                held.ended(&lease);
+            } else {
+                held.lasts(&lease, options.ttl.as_duration());
+            }
             outcome.with_data(urn, &acquired_data(&options, &lease))
         };
         server.detach(context, work).await
     }
 }
 
-async fn give_back(guard: LeaseGuard, auto_release: bool) -> Lease {
+async fn give_back(guard: LeaseGuard, options: &LockOptions) -> Lease {
     let lease = guard.lease();
-    if !auto_release {
+    if !options.auto_release {
         return guard.keep();
     }
     match guard.release().await {
@@ -116,18 +120,37 @@ async fn give_back(guard: LeaseGuard, auto_release: bool) -> Lease {
 
 /// Takes the lock as the options say. Dropped, it leaves nothing behind.
 pub(crate) async fn acquire(
-    locks: &LockService,
+    context: &Context,
     options: &LockOptions,
 ) -> Result<LeaseGuard, ErrorObject> {
+    let server = &context.server;
+    let caller = context.call.caller.name();
+    let Some(asked) = server
+        .held
+        .ask(caller, &options.name, options.attempt.is_some())
+    else {
+        server.metrics.refused(Refusal::Locks);
+        return Err(too_many_locks(server.limits.max_locks_per_caller));
+    };
     let request = AcquireRequest {
         name: options.name.clone(),
         owner: options.owner.clone(),
+        caller: caller.cloned(),
         ttl: options.ttl,
         wait: options.block.map(|(_, wait)| wait),
         attempt: options.attempt.clone(),
     };
-    let (error, retry_after) = match locks.acquire(request).await.map_err(unlockable)? {
-        AcquireOutcome::Granted(guard) => return Ok(guard),
+    let acquired = server.locks.acquire(request).instrument(span::wait());
+    let (error, retry_after) = match acquired.await.map_err(unlockable)? {
+        AcquireOutcome::Granted(guard) => {
+            let time = if options.renew {
+                WHILE_IT_RUNS
+            } else {
+                options.ttl.as_duration()
+            };
+            asked.granted(&guard.lease(), time);
+            return Ok(guard);
+        }
         AcquireOutcome::Held { retry_after } => (not_acquired(), Some(retry_after)),
         AcquireOutcome::TimedOut { retry_after } => {
             let (block, _) = options.block.unzip();
@@ -156,6 +179,14 @@ pub(crate) async fn acquire(
         error = error.with_detail("retry_after", json!(millis(retry_after)));
     }
     Err(error)
+}
+
+/// A lock that is renewed counts until its function has ended, however long that takes.
+const WHILE_IT_RUNS: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+fn too_many_locks(most: Option<usize>) -> ErrorObject {
+    let message = "You hold or wait for as many locks as one caller may on this server";
+    ErrorObject::new(ErrorCode::RateLimited, message).with_detail("max_locks_per_caller", most)
 }
 
 fn not_acquired() -> ErrorObject {

@@ -7,13 +7,18 @@ use forrst_lock::{Config, LockService, LockStore};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Extensions, Limits, Server, Shared};
+use super::{Extensions, Server, Shared};
+use crate::access::Access;
 use crate::extension::{AtomicLock, DeadlineExtension, Extension, Retry, Tracing};
+use crate::limits::{HeldLocks, Limits, RateLimit};
+use crate::metrics::{Activity, Metered, Metrics};
 use crate::registry::{RegisterError, Registered, Registry};
-use crate::{Context, Function, FunctionError, system};
+use crate::transport::Tls;
+use crate::{Audit, Context, Function, FunctionError, system};
 
 /// Puts a [`Server`] together. Mistakes are reported by [`build`](Self::build).
 #[derive(Default)]
@@ -22,7 +27,11 @@ pub struct ServerBuilder {
     service: Option<String>,
     node: Option<String>,
     limits: Limits,
+    access: Access,
+    tls: Option<Tls>,
+    allowed_hosts: Vec<String>,
     locks: Config,
+    audit: Audit,
     functions: Vec<Function>,
     extensions: Vec<Box<dyn Extension>>,
 }
@@ -94,10 +103,39 @@ impl ServerBuilder {
         self
     }
 
+    /// Who may call, and what; everybody, and everything, by default.
+    #[must_use]
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// Serves over TLS, and nothing else.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// A name that requests may have in `Host`. A server on a loopback address answers for `localhost` and its addresses; any
+    /// other answers for every host, unless it is told one here.
+    #[must_use]
+    pub fn allow_host(mut self, name: impl Into<String>) -> Self {
+        self.allowed_hosts.push(name.into());
+        self
+    }
+
     /// Limits and habits of the lock service.
     #[must_use]
     pub fn lock_config(mut self, config: Config) -> Self {
         self.locks = config;
+        self
+    }
+
+    /// Where acts of operators and denied calls are written down; nowhere by default.
+    #[must_use]
+    pub fn audit(mut self, audit: Audit) -> Self {
+        self.audit = audit;
         self
     }
 
@@ -142,9 +180,11 @@ impl ServerBuilder {
             return Err(BuildError::Node);
         }
         let limits = Arc::new(self.limits);
-        let locks = LockService::new(store, self.locks);
+        let metrics = Arc::new(Metrics::new());
+        let keys = self.locks.keys;
+        let store = Arc::new(Metered::new(store, metrics.clone()));
+        let locks = LockService::observed(store, self.locks, metrics.clone());
         let atomic_lock = AtomicLock {
-            locks: locks.clone(),
             limits: limits.clone(),
         };
         let mut extensions = Extensions::default();
@@ -162,18 +202,28 @@ impl ServerBuilder {
         for function in self.functions {
             registry.add(Registered::new(function, |urn| extensions.find(urn))?)?;
         }
-        Ok(Server {
-            shared: Arc::new(Shared {
-                service: self.service.unwrap_or_else(|| "forrst".to_owned()),
-                node,
-                limits,
-                locks,
-                registry,
-                extensions,
-                tasks: TaskTracker::new(),
-                draining: CancellationToken::new(),
-                stop: CancellationToken::new(),
-            }),
-        })
+        let shared = Arc::new(Shared {
+            service: self.service.unwrap_or_else(|| "forrst".to_owned()),
+            node,
+            access: self.access,
+            tls: self.tls,
+            allowed_hosts: self.allowed_hosts,
+            rate: RateLimit::new(limits.max_rate),
+            held: Arc::new(HeldLocks::new(limits.max_locks_per_caller)),
+            connections: Arc::new(Semaphore::new(limits.max_connections)),
+            limits,
+            locks,
+            registry,
+            extensions,
+            audit: self.audit,
+            metrics,
+            activity: Activity::default(),
+            keys,
+            tasks: TaskTracker::new(),
+            draining: CancellationToken::new(),
+            stop: CancellationToken::new(),
+        });
+        Activity::watch(&shared);
+        Ok(Server { shared })
     }
 }

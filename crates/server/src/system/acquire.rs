@@ -3,12 +3,12 @@
 use forrst_lock::{Attempt, LockKey, LockName, Owner};
 use forrst_protocol::{FunctionName, RawObject};
 
-use super::{Prepared, arguments_of, call};
+use super::{Prepared, arguments_of, call, check_lock};
 use crate::extension::atomic_lock::{
     LockOptions, Scope, acquire, acquired_data, read_ttl_and_block,
 };
 use crate::fields::parsed;
-use crate::server::Limits;
+use crate::limits::Limits;
 
 pub(super) fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
     let mut fields = arguments_of(arguments);
@@ -38,7 +38,9 @@ pub(super) fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
         renew: false,
     };
     Ok(call(async move |context| {
-        let guard = acquire(&context.server.locks, &options).await?;
+        context.note_lock(&options.name);
+        check_lock(&context, &options.name)?;
+        let guard = acquire(&context, &options).await?;
         Ok(acquired_data(&options, &guard.keep()))
     }))
 }

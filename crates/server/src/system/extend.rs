@@ -4,10 +4,10 @@ use forrst_lock::{Fence, LockName, Owner};
 use forrst_protocol::RawObject;
 use serde_json::json;
 
-use super::{Prepared, arguments_of, call, not_held, store_failed};
+use super::{Prepared, arguments_of, call, check_lock, not_held, store_failed};
 use crate::extension::atomic_lock::read_ttl;
 use crate::fields::parsed;
-use crate::server::Limits;
+use crate::limits::Limits;
 use crate::time::timestamp;
 
 pub(super) fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
@@ -18,14 +18,19 @@ pub(super) fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
     let fence = fields.optional("fence", parsed(str::parse::<Fence>));
     let (key, (owner, ttl)) = fields.finish_with(key.zip(owner.zip(ttl)))?;
     Ok(call(async move |context| {
+        context.note_lock(&key);
+        check_lock(&context, &key)?;
         let extended = context.server.locks.extend(&key, owner, fence, ttl).await;
         match extended.map_err(|error| store_failed(&error))? {
-            Ok(lease) => Ok(json!({
-                "key": key.as_str(),
-                "extended": true,
-                "expires_at": timestamp(lease.expires_at),
-                "fence": lease.fence.to_string(),
-            })),
+            Ok(lease) => {
+                context.server.held.lasts(&lease, ttl.as_duration());
+                Ok(json!({
+                    "key": key.as_str(),
+                    "extended": true,
+                    "expires_at": timestamp(lease.expires_at),
+                    "fence": lease.fence.to_string(),
+                }))
+            }
             Err(why) => Err(not_held(why, &key)),
         }
     }))

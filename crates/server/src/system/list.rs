@@ -1,12 +1,13 @@
 //! `list`: which locks are held.
 
-use forrst_lock::{ListError, ListRequest};
+use forrst_lock::{ListError, ListRequest, LockService, Page};
 use forrst_protocol::{ErrorCode, ErrorObject, RawObject};
 use serde_json::{Value, json};
 
 use super::{Prepared, arguments_of, call, show, store_failed};
+use crate::access::Caller;
 use crate::error::arguments_pointer;
-use crate::fields::{positive_integer, text};
+use crate::fields::{at_most, text};
 
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1000;
@@ -14,11 +15,7 @@ const MAX_LIMIT: usize = 1000;
 pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
     let mut fields = arguments_of(arguments);
     let prefix = fields.optional("prefix", text);
-    let limit = fields.optional("limit", |value| {
-        let limit = usize::try_from(positive_integer(value)?).ok();
-        let limit = limit.filter(|limit| *limit <= MAX_LIMIT);
-        limit.ok_or_else(|| format!("must be at most {MAX_LIMIT}"))
-    });
+    let limit = fields.optional("limit", at_most(MAX_LIMIT));
     let cursor = fields.optional("cursor", text);
     fields.finish()?;
     let request = ListRequest {
@@ -27,7 +24,13 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
         cursor,
     };
     Ok(call(async move |context| {
-        let page = match context.server.locks.list(&request).await {
+        let caller = &context.call.caller;
+        let page = if caller.is_confined() {
+            list_confined(&context.server.locks, caller, request).await
+        } else {
+            context.server.locks.list(&request).await
+        };
+        let page = match page {
             Ok(page) => page,
             Err(ListError::Store(error)) => return Err(store_failed(&error)),
             Err(error @ ListError::BadCursor) => {
@@ -35,7 +38,33 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
                 return Err(error.at(arguments_pointer().key("cursor")));
             }
         };
-        let locks: Vec<Value> = page.locks.iter().map(|lock| show(lock, page.now)).collect();
+        let locks = page.locks.iter();
+        let locks: Vec<Value> = locks.map(|lock| show(lock, page.now, caller)).collect();
         Ok(json!({"locks": locks, "cursor": page.cursor}))
     }))
+}
+
+/// The locks that the caller may see. Neither the page nor its cursor tells of any other, so that pages of the store are read
+/// until one is full.
+async fn list_confined(
+    locks: &LockService,
+    caller: &Caller,
+    mut request: ListRequest,
+) -> Result<Page, ListError> {
+    let limit = request.limit.max(1);
+    let prefix = caller.common_prefix_of_locks();
+    if prefix.starts_with(&request.prefix) {
+        prefix.clone_into(&mut request.prefix);
+    }
+    request.limit = MAX_LIMIT;
+    let mut seen = Vec::new();
+    loop {
+        let page = locks.list(&request).await?;
+        let visible = page.locks.into_iter();
+        seen.extend(visible.filter(|lock| caller.may_see(&lock.lease.name)));
+        request.cursor = page.cursor;
+        if seen.len() > limit || request.cursor.is_none() {
+            return Ok(Page::cut(seen, limit, page.now));
+        }
+    }
 }

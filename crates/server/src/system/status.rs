@@ -4,7 +4,7 @@ use forrst_lock::LockName;
 use forrst_protocol::RawObject;
 use serde_json::json;
 
-use super::{Prepared, arguments_of, call, show, store_failed};
+use super::{Prepared, arguments_of, call, check_lock, show, store_failed};
 use crate::fields::parsed;
 
 pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
@@ -12,6 +12,8 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
     let key = fields.required("key", parsed(LockName::parse));
     let key = fields.finish_with(key)?;
     Ok(call(async move |context| {
+        context.note_lock(&key);
+        check_lock(&context, &key)?;
         let (status, now) = context
             .server
             .locks
@@ -19,7 +21,7 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
             .await
             .map_err(|error| store_failed(&error))?;
         Ok(match status {
-            Some(status) => show(&status, now),
+            Some(status) => show(&status, now, &context.call.caller),
             None => json!({"key": key.as_str(), "locked": false}),
         })
     }))

@@ -1,11 +1,15 @@
-//! `POST /forrst`, `/rpc`, `GET /health` and `GET /ready`, as a router that can stand in any axum application.
+//! `POST /forrst`, `/rpc`, `GET /health`, `/ready` and `/metrics`, as a router that can stand in any axum application.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State, WebSocketUpgrade};
-use axum::http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, UPGRADE};
+use axum::http::header::{
+    ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, UPGRADE, WWW_AUTHENTICATE,
+};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
@@ -15,9 +19,12 @@ use http_body_util::{BodyExt, Limited};
 use serde::Serialize;
 use tokio::time::{Instant, timeout};
 
-use super::rpc::Rpc;
+use super::rpc::{Rpc, Sender};
 use super::websocket;
+use crate::AuditEntry;
 use crate::Server;
+use crate::access::Credential;
+use crate::limits;
 use crate::server::Origin;
 use crate::system::{Health, of_store};
 
@@ -25,6 +32,9 @@ static REQUEST_ID: HeaderName = HeaderName::from_static("x-forrst-request-id");
 static DURATION: HeaderName = HeaderName::from_static("x-forrst-duration-ms");
 static NODE: HeaderName = HeaderName::from_static("x-forrst-node");
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// Prometheus gives a scrape ten seconds.
+const HELD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -36,7 +46,7 @@ struct App {
 impl Server {
     /// The server's routes, to be served or to be mounted into an application.
     ///
-    /// They are `/forrst`, `/rpc`, `/health` and `/ready`. Limits on connections and silent clients are
+    /// They are `/forrst`, `/rpc`, `/health`, `/ready` and `/metrics`. Limits on connections and silent clients are
     /// [`serve`](Self::serve)'s; an application that mounts the routes has its own.
     pub fn router(&self) -> Router {
         let app = App {
@@ -48,6 +58,7 @@ impl Server {
             .route("/rpc", any(rpc))
             .route("/health", any(health))
             .route("/ready", any(ready))
+            .route("/metrics", any(metrics))
             .with_state(app)
     }
 }
@@ -56,10 +67,11 @@ async fn forrst(State(app): State<App>, request: Request) -> Response {
     let started = Instant::now();
     let server = &app.server;
     let answer = match read_post(server, request).await {
-        Ok((body, traceparent)) => {
+        Ok((body, sender)) => {
             let origin = Origin {
                 received: started,
-                traceparent,
+                traceparent: sender.traceparent,
+                credential: sender.credential,
             };
             let response = server.answer(&body, origin).await;
             let status = StatusCode::from_u16(response.http_status());
@@ -90,7 +102,30 @@ async fn forrst(State(app): State<App>, request: Request) -> Response {
     if let Ok(node) = HeaderValue::from_str(server.node()) {
         headers.insert(NODE.clone(), node);
     }
+    ask_for_key(reply)
+}
+
+/// A 401 has to say how to do better.
+fn ask_for_key(mut reply: Response) -> Response {
+    if reply.status() == StatusCode::UNAUTHORIZED {
+        let bearer = HeaderValue::from_static("Bearer");
+        reply.headers_mut().insert(WWW_AUTHENTICATE, bearer);
+    }
     reply
+}
+
+/// For somebody who may not come in, or not here, and has not made a request of the protocol.
+fn refusal(server: &Server, what: &str, why: ErrorObject) -> Response {
+    server.audit().record(&AuditEntry {
+        act: "denied",
+        result: why.code.as_str(),
+        function: Some(what),
+        ..AuditEntry::default()
+    });
+    let status = why.code.http_status();
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::UNAUTHORIZED);
+    let response = forrst_protocol::Response::failure(None, why);
+    ask_for_key(json(status, &response.with_node(server.node())))
 }
 
 async fn rpc(State(app): State<App>, request: Request) -> Response {
@@ -100,18 +135,28 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
             return json(StatusCode::FORBIDDEN, &Rpc::refusal(message));
         }
         let (mut parts, _) = request.into_parts();
-        let traceparent = traceparent(&parts.headers);
+        let sender = sender(&parts);
+        if let Err(why) = app.server.recognise(&sender.credential) {
+            return refusal(&app.server, "GET /rpc", why);
+        }
         let place = parts.extensions.get().cloned();
         return match WebSocketUpgrade::from_request_parts(&mut parts, &()).await {
-            Ok(upgrade) => websocket::accept(upgrade, app.server, app.rpc, traceparent, place),
+            Ok(upgrade) => websocket::accept(upgrade, app.server, app.rpc, sender, place),
             Err(refusal) => refusal.into_response(),
         };
     }
     match read_post(&app.server, request).await {
-        Ok((body, traceparent)) => match app.rpc.answer(&body, traceparent).await {
-            Some(answer) => json_bytes(StatusCode::OK, answer.into()),
-            None => StatusCode::NO_CONTENT.into_response(),
-        },
+        Ok((body, sender)) => {
+            // Each call in the frame is told that it is refused; the status is for those who look no further.
+            let status = match app.server.shared.access.caller(&sender.credential) {
+                Ok(_) => StatusCode::OK,
+                Err(_) => StatusCode::UNAUTHORIZED,
+            };
+            match app.rpc.answer(&body, sender).await {
+                Some(answer) => ask_for_key(json_bytes(status, answer.into())),
+                None => StatusCode::NO_CONTENT.into_response(),
+            }
+        }
         Err(refusal) => {
             let mut reply = json(refusal.status, &Rpc::refusal(&refusal.error.message));
             if refusal.status == StatusCode::METHOD_NOT_ALLOWED {
@@ -175,6 +220,24 @@ async fn ready(State(app): State<App>, request: Request) -> Response {
     )
 }
 
+/// What was counted, for Prometheus.
+async fn metrics(State(app): State<App>, request: Request) -> Response {
+    if !is_look(&request) {
+        return only_get();
+    }
+    let (parts, _) = request.into_parts();
+    let shown = sender(&parts).credential;
+    if let Err(why) = app.server.may_observe("GET /metrics", &shown) {
+        return refusal(&app.server, "GET /metrics", why);
+    }
+    let locks = app.server.locks();
+    // A store that does not answer must not keep the rest from being read.
+    let held = timeout(HELD_PATIENCE, locks.store().held()).await;
+    let held = held.ok().and_then(Result::ok);
+    let text = app.server.shared.metrics.render(held, locks.waiting());
+    ([(CONTENT_TYPE, crate::metrics::CONTENT_TYPE)], text).into_response()
+}
+
 fn is_look(request: &Request) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD)
 }
@@ -198,8 +261,8 @@ impl Refusal {
     }
 }
 
-/// The body of a POST of JSON, and its `traceparent`.
-async fn read_post(server: &Server, request: Request) -> Result<(Bytes, Option<String>), Refusal> {
+/// The body of a POST of JSON, and who sent it.
+async fn read_post(server: &Server, request: Request) -> Result<(Bytes, Sender), Refusal> {
     if request.method() != Method::POST {
         let message = format!("Use POST, not {}", request.method());
         return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message));
@@ -212,13 +275,21 @@ async fn read_post(server: &Server, request: Request) -> Result<(Bytes, Option<S
         ));
     }
     let body = read_body(server, &parts.headers, body).await?;
-    Ok((body, traceparent(&parts.headers)))
+    Ok((body, sender(&parts)))
+}
+
+fn sender(parts: &Parts) -> Sender {
+    Sender {
+        traceparent: traceparent(&parts.headers),
+        credential: Credential::read(&parts.headers, parts.extensions.get()),
+    }
 }
 
 async fn read_body(server: &Server, headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
     let limits = &server.shared.limits;
     let too_large = || {
         let message = format!("The body is larger than {} bytes", limits.max_body);
+        server.shared.metrics.refused(limits::Refusal::Body);
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     };
     let announced = headers
@@ -232,10 +303,11 @@ async fn read_body(server: &Server, headers: &HeaderMap, body: Body) -> Result<B
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
         Ok(Err(_)) => Err(Refusal::new(StatusCode::BAD_REQUEST, "The body broke off")),
-        Err(_) => Err(Refusal::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "The body did not arrive in time",
-        )),
+        Err(_) => {
+            server.shared.metrics.refused(limits::Refusal::BodyTime);
+            let message = "The body did not arrive in time";
+            Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, message))
+        }
     }
 }
 

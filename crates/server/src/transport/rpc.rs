@@ -17,18 +17,25 @@ use tokio::time::Instant;
 
 use super::openrpc;
 use crate::Server;
+use crate::access::Credential;
 use crate::server::Origin;
 
 /// How many entries a batch may have.
 const MAX_BATCH: usize = 100;
 
+/// What `rpc.discover`, which has no Forrst answer, says to strangers.
+const UNAUTHORIZED_CODE: i32 = -32001;
+
 pub(super) struct Rpc {
     methods: Methods,
 }
 
-/// The `traceparent` of the HTTP request that a frame came with.
+/// What the HTTP request that a frame came with says about who sent it.
 #[derive(Clone)]
-struct Traceparent(String);
+pub(super) struct Sender {
+    pub(super) traceparent: Option<String>,
+    pub(super) credential: Credential,
+}
 
 impl Rpc {
     pub(super) fn new(server: Server) -> Self {
@@ -43,8 +50,20 @@ impl Rpc {
             .expect(distinct);
         // Functions cannot be added any more: one document is enough.
         module
-            .register_method("rpc.discover", move |_, _, _| {
-                Ok::<_, ErrorObjectOwned>(document.clone())
+            .register_method("rpc.discover", move |_, server, extensions| {
+                let sender = extensions.get::<Sender>();
+                let credential = sender.map_or(&Credential::Nothing, |sender| &sender.credential);
+                match server.recognise(credential) {
+                    Ok(_) => Ok(document.clone()),
+                    Err(why) => {
+                        let message = why.message.clone();
+                        Err(ErrorObjectOwned::owned(
+                            UNAUTHORIZED_CODE,
+                            message,
+                            Some(why),
+                        ))
+                    }
+                }
             })
             .expect(distinct);
         Self {
@@ -53,11 +72,9 @@ impl Rpc {
     }
 
     /// Answers a frame; none when it has only notifications, which are not run.
-    pub(super) async fn answer(&self, frame: &[u8], traceparent: Option<String>) -> Option<String> {
+    pub(super) async fn answer(&self, frame: &[u8], sender: Sender) -> Option<String> {
         let mut methods = self.methods.clone();
-        if let Some(traceparent) = traceparent {
-            methods.extensions_mut().insert(Traceparent(traceparent));
-        }
+        methods.extensions_mut().insert(sender);
         let Ok(text) = std::str::from_utf8(frame) else {
             return Some(error(
                 &Value::Null,
@@ -190,10 +207,14 @@ async fn call(
         Some(params) => params,
         None => return Err(invalid(expected)),
     };
-    let traceparent = extensions.get::<Traceparent>();
+    let sender = extensions.get::<Sender>().cloned();
     let origin = Origin {
         received: Instant::now(),
-        traceparent: traceparent.map(|traceparent| traceparent.0.clone()),
+        credential: match &sender {
+            Some(sender) => sender.credential.clone(),
+            None => Credential::Nothing,
+        },
+        traceparent: sender.and_then(|sender| sender.traceparent),
     };
     let response = server.answer(request.as_bytes(), origin).await;
     to_raw_value(&response).map_err(|_| invalid("the answer cannot be written as JSON"))

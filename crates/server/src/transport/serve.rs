@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -13,21 +14,29 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
+use super::host_check::HostCheck;
 use super::http::json;
+use super::tls::{Tls, peer_name};
 use crate::Server;
+use crate::access::PeerName;
+use crate::limits::Refusal;
+use crate::metrics::OpenConnection;
 
 /// What an HTTP/2 connection with prior knowledge starts with.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// Longer than any handshake takes that is meant well.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
 impl Server {
-    /// Serves HTTP/1.1, HTTP/2 and WebSocket on one address until the server shuts down.
+    /// Serves HTTP/1.1, HTTP/2 and WebSocket on one address until the server shuts down, over TLS if it was built with it.
     ///
     /// # Errors
     ///
@@ -39,8 +48,11 @@ impl Server {
 
     /// As [`serve`](Self::serve), on a listener that is there already.
     pub async fn serve_on(&self, listener: TcpListener) {
-        let router = self.router().fallback(unknown_path);
-        let places = Arc::new(Semaphore::new(self.shared.limits.max_connections));
+        let hosts = HostCheck::new(&self.shared.allowed_hosts, listener.local_addr().ok());
+        let routes = Routes {
+            router: self.router().merge(Self::page()).fallback(unknown_path),
+            hosts: Arc::new(hosts),
+        };
         loop {
             let accepted = tokio::select! {
                 () = self.shared.draining.cancelled() => break,
@@ -53,27 +65,71 @@ impl Server {
                     continue;
                 }
             };
-            let Ok(place) = places.clone().try_acquire_owned() else {
-                self.shared.tasks.spawn(turn_away(stream));
+            let Some(place) = self.take_place() else {
+                // What is said in the clear means nothing to a client that waits for a handshake.
+                if self.shared.tls.is_none() {
+                    self.shared.tasks.spawn(turn_away(stream));
+                }
                 continue;
             };
-            let (server, router) = (self.clone(), router.clone());
-            let place = Place(Arc::new(place));
-            let serve = async move { server.serve_connection(stream, router, place).await };
-            self.shared.tasks.spawn(serve);
+            let (server, routes) = (self.clone(), routes.clone());
+            self.shared.tasks.spawn(async move {
+                // Without it, small answers wait for the acknowledgement of the last one.
+                let _ = stream.set_nodelay(true);
+                match &server.shared.tls {
+                    None => server.serve_plain(stream, routes, place).await,
+                    Some(tls) => server.serve_tls(stream, tls, routes, place).await,
+                }
+            });
         }
     }
 
-    async fn serve_connection(&self, stream: TcpStream, router: Router, place: Place) {
+    /// One of the places for connections; none when all are taken.
+    pub(super) fn take_place(&self) -> Option<Place> {
+        match self.shared.connections.clone().try_acquire_owned() {
+            Ok(place) => Some(Place(Arc::new((place, self.shared.metrics.connection())))),
+            Err(_) => {
+                self.shared.metrics.refused(Refusal::Connections);
+                None
+            }
+        }
+    }
+
+    async fn serve_plain(&self, stream: TcpStream, routes: Routes, place: Place) {
+        let first = tokio::select! {
+            first = timeout(self.shared.limits.idle_timeout, is_http2(&stream)) => first,
+            () = self.shared.draining.cancelled() => return,
+        };
+        if let Ok(Ok(is_http2)) = first {
+            let peer = Peer { place, name: None };
+            self.serve_connection(stream, is_http2, routes, peer).await;
+        }
+    }
+
+    async fn serve_tls(&self, stream: TcpStream, tls: &Tls, routes: Routes, place: Place) {
+        let patience = HANDSHAKE.min(self.shared.limits.idle_timeout);
+        let shaken = tokio::select! {
+            shaken = timeout(patience, tls.acceptor().accept(stream)) => shaken,
+            () = self.shared.draining.cancelled() => return,
+        };
+        let Ok(Ok(stream)) = shaken else {
+            self.shared.metrics.refused(Refusal::Tls);
+            tracing::debug!("a TLS handshake failed");
+            return;
+        };
+        let (_, session) = stream.get_ref();
+        let is_http2 = session.alpn_protocol() == Some(b"h2");
+        let name = peer_name(session.peer_certificates());
+        let peer = Peer { place, name };
+        self.serve_connection(stream, is_http2, routes, peer).await;
+    }
+
+    async fn serve_connection<S>(&self, stream: S, is_http2: bool, routes: Routes, peer: Peer)
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
         let limits = &self.shared.limits;
         let draining = &self.shared.draining;
-        // Without it, small answers wait for the acknowledgement of the last one.
-        let _ = stream.set_nodelay(true);
-        let first = tokio::select! {
-            first = timeout(limits.idle_timeout, is_http2(&stream)) => first,
-            () = draining.cancelled() => return,
-        };
-        let Ok(Ok(is_http2)) = first else { return };
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder = if is_http2 {
             builder.http2_only()
@@ -83,15 +139,35 @@ impl Server {
         builder
             .http1()
             .timer(TokioTimer::new())
+            .max_buf_size(limits.max_head.max(SMALLEST_HEAD))
             .header_read_timeout(limits.idle_timeout);
+        let count = |limit: usize| u32::try_from(limit).unwrap_or(u32::MAX);
         builder
             .http2()
             .timer(TokioTimer::new())
+            .max_header_list_size(count(limits.max_head.max(SMALLEST_HEAD)))
+            .max_concurrent_streams(count(limits.max_in_flight.max(1)))
             .keep_alive_interval(limits.idle_timeout / 2)
             .keep_alive_timeout(limits.idle_timeout / 2);
-        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-            request.extensions_mut().insert(place.clone());
-            router.clone().oneshot(request)
+        let server = self.clone();
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(peer.place.clone());
+            if let Some(name) = &peer.name {
+                request.extensions_mut().insert(name.clone());
+            }
+            let refusal = routes.hosts.refuse(&request);
+            let router = routes.router.clone();
+            let server = server.clone();
+            async move {
+                match refusal {
+                    Some(refusal) => {
+                        server.shared.metrics.refused(Refusal::Host);
+                        Ok(refusal)
+                    }
+                    None => router.oneshot(request).await,
+                }
+            }
         });
         let mut stream = TimeoutStream::new(stream);
         // A client that does not read its answer is not written to for ever.
@@ -112,9 +188,27 @@ impl Server {
     }
 }
 
+/// What a listener serves, and for which hosts.
+#[derive(Clone)]
+struct Routes {
+    router: Router,
+    hosts: Arc<HostCheck>,
+}
+
+/// Who is at the other end of a connection.
+struct Peer {
+    place: Place,
+    name: Option<PeerName>,
+}
+
+/// Less than this, hyper does not take.
+const SMALLEST_HEAD: usize = 8 * 1024;
+
 /// One of the places for connections, taken until all clones are gone. A WebSocket outlives the HTTP connection it began as.
 #[derive(Clone)]
-pub(super) struct Place(#[expect(dead_code, reason = "only held")] Arc<OwnedSemaphorePermit>);
+pub(super) struct Place(
+    #[expect(dead_code, reason = "only held")] Arc<(OwnedSemaphorePermit, OpenConnection)>,
+);
 
 /// Looks at the first bytes without taking them.
 async fn is_http2(stream: &TcpStream) -> io::Result<bool> {

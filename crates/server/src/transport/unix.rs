@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use forrst_protocol::{ErrorCode, ErrorObject, Response};
-use futures_util::StreamExt;
+use futures_util::{SinkExt, StreamExt};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
-use super::serve::accept_error;
+use super::serve::{Place, accept_error};
 use super::session::{self, Incoming, Rules};
 use crate::Server;
 use crate::server::Origin;
@@ -21,8 +22,12 @@ use crate::server::Origin;
 /// A neighbour on the same machine may be silent for long; a connection that breaks is seen at once.
 const IDLE: Duration = Duration::from_secs(60 * 60);
 
+/// How long a client that is turned away has to hear it.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
 impl Server {
-    /// Serves on a unix socket until the server shuts down. Only the user who runs the server may connect.
+    /// Serves on a unix socket until the server shuts down. Only the user who runs the server may connect, and needs no key:
+    /// that user could read the keys file, and the locks, as well.
     ///
     /// # Errors
     ///
@@ -53,8 +58,8 @@ impl Server {
                 };
                 match accepted {
                     Ok((stream, _)) => {
-                        let connection = server.clone();
-                        let serve = async move { run(stream, &connection).await };
+                        let (connection, place) = (server.clone(), server.take_place());
+                        let serve = async move { run(stream, &connection, place).await };
                         server.shared.tasks.spawn(serve);
                     }
                     Err(error) => accept_error(&error).await,
@@ -84,7 +89,16 @@ async fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-async fn run(stream: UnixStream, server: &Server) {
+async fn run(stream: UnixStream, server: &Server, place: Option<Place>) {
+    let (reader, writer) = stream.into_split();
+    let mut codec = LengthDelimitedCodec::new();
+    codec.set_max_frame_length(u32::MAX as usize);
+    let mut outgoing = FramedWrite::new(writer, codec);
+    if place.is_none() {
+        let error = ErrorObject::new(ErrorCode::Unavailable, "Too many connections are open");
+        let _ = timeout(LAST_WORD, outgoing.send(refusal(server, error))).await;
+        return;
+    }
     let limits = &server.shared.limits;
     let rules = Rules {
         max_in_flight: limits.max_in_flight,
@@ -96,7 +110,6 @@ async fn run(stream: UnixStream, server: &Server) {
     let codec = LengthDelimitedCodec::builder()
         .max_frame_length(limits.max_body)
         .new_codec();
-    let (reader, writer) = stream.into_split();
     // Where the frame after one that is too large starts is not known.
     let incoming = FramedRead::new(reader, codec)
         .take_while(|frame| std::future::ready(!is_broken_connection(frame)))
@@ -104,13 +117,10 @@ async fn run(stream: UnixStream, server: &Server) {
             Ok(frame) => Incoming::Request(frame),
             Err(_) => Incoming::Last(too_large(server)),
         });
-    let mut codec = LengthDelimitedCodec::new();
-    codec.set_max_frame_length(u32::MAX as usize);
-    let outgoing = FramedWrite::new(writer, codec);
     session::run(incoming, outgoing, rules, |frame: BytesMut| {
         let server = server.clone();
         async move {
-            let response = server.answer(&frame, Origin::now()).await;
+            let response = server.answer(&frame, Origin::local()).await;
             serde_json::to_vec(&response).map(Bytes::from).ok()
         }
     })
@@ -125,7 +135,10 @@ fn is_broken_connection(frame: &io::Result<BytesMut>) -> bool {
 fn too_large(server: &Server) -> Bytes {
     let max_body = server.shared.limits.max_body;
     let message = format!("The frame is larger than {max_body} bytes");
-    let error = ErrorObject::new(ErrorCode::InvalidRequest, message);
+    refusal(server, ErrorObject::new(ErrorCode::InvalidRequest, message))
+}
+
+fn refusal(server: &Server, error: ErrorObject) -> Bytes {
     let response = Response::failure(None, error).with_node(server.node());
     serde_json::to_vec(&response).unwrap_or_default().into()
 }

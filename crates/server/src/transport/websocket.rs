@@ -8,7 +8,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::StreamExt;
 
-use super::rpc::Rpc;
+use super::rpc::{Rpc, Sender};
 use super::serve::Place;
 use super::session::{self, Incoming, Rules};
 use crate::Server;
@@ -17,7 +17,7 @@ pub(super) fn accept(
     upgrade: WebSocketUpgrade,
     server: Server,
     rpc: Arc<Rpc>,
-    traceparent: Option<String>,
+    sender: Sender,
     place: Option<Place>,
 ) -> Response {
     let max_body = server.shared.limits.max_body;
@@ -27,13 +27,13 @@ pub(super) fn accept(
         .on_upgrade(move |socket| {
             let token = server.shared.tasks.token();
             async move {
-                run(socket, &server, &rpc, traceparent).await;
+                run(socket, &server, &rpc, sender).await;
                 drop((token, place));
             }
         })
 }
 
-async fn run(socket: WebSocket, server: &Server, rpc: &Arc<Rpc>, traceparent: Option<String>) {
+async fn run(socket: WebSocket, server: &Server, rpc: &Arc<Rpc>, sender: Sender) {
     let limits = &server.shared.limits;
     let goodbye = CloseFrame {
         code: close_code::AWAY,
@@ -62,9 +62,9 @@ async fn run(socket: WebSocket, server: &Server, rpc: &Arc<Rpc>, traceparent: Op
             Err(_) => Incoming::Last(too_large()),
         });
     session::run(incoming, outgoing, rules, |frame: Bytes| {
-        let (rpc, traceparent) = (rpc.clone(), traceparent.clone());
+        let (rpc, sender) = (rpc.clone(), sender.clone());
         async move {
-            let answer = rpc.answer(&frame, traceparent).await?;
+            let answer = rpc.answer(&frame, sender).await?;
             Some(Message::Text(answer.into()))
         }
     })

@@ -4,14 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use axum::body::Body;
+use axum::http::Request;
 use forrst_lock::state::{Acquire, Acquired, Extend, Release};
 use forrst_lock::{
     Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, NotHeld,
-    Page, Settled, StoreError, Ticket, Waiter,
+    Page, Settled, StoreError, Ticket, Waiter, Waiting,
 };
 use forrst_protocol::ErrorCode;
 use forrst_stores::MemoryStore;
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
+use tower::ServiceExt;
 
 use crate::probe::{Probe, failed};
 use crate::wire::{LOCK, RETRY, ask, data, expect, seconds, until};
@@ -87,6 +91,15 @@ impl LockStore for Cable {
     async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError> {
         self.pass()?;
         self.store.inspect(name).await
+    }
+
+    async fn queue(
+        &self,
+        name: &LockName,
+        limit: usize,
+    ) -> Result<Answer<Vec<Waiting>>, StoreError> {
+        self.pass()?;
+        self.store.queue(name, limit).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
@@ -221,4 +234,38 @@ async fn a_renewal_that_fails_for_a_moment_keeps_the_lease() {
     probe.seen.open_gate();
     call.await.unwrap();
     probe.expect_nothing_left().await;
+}
+
+/// The text of `GET /metrics`.
+async fn metrics(probe: &Probe) -> String {
+    let request = Request::get("/metrics").body(Body::empty()).unwrap();
+    let answer = probe.server.router().oneshot(request).await.unwrap();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    String::from_utf8(body.to_vec()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_of_the_store_are_counted_and_nobody_is_told_that_nothing_is_held() {
+    let (probe, cable) = cabled();
+    let before = metrics(&probe).await;
+    assert!(before.contains("\nlocks_held 0\n"), "{before}");
+    assert!(
+        before.contains("store_errors_total{kind=\"not_done\"} 0"),
+        "{before}"
+    );
+    cable.pull(true);
+    let request = ask("test.echo").lock(json!({"key": "k"}));
+    probe
+        .check(&request, &failed(&ErrorCode::Unavailable))
+        .await;
+    let after = metrics(&probe).await;
+    assert!(!after.contains("\nlocks_held "), "{after}");
+    assert!(
+        !after.contains("store_errors_total{kind=\"not_done\"} 0"),
+        "{after}"
+    );
+    assert!(
+        after.contains("lock_acquire_total{result=\"error\"} 1"),
+        "{after}"
+    );
 }

@@ -30,6 +30,7 @@ impl Host {
         let builder = Server::builder()
             .store(Arc::new(MemoryStore::new()))
             .node("node-test")
+            .allow_host("test")
             .limits(limits);
         let server = register(builder, &seen).build().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

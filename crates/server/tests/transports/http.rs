@@ -249,14 +249,7 @@ async fn health_and_readiness_are_there_to_be_looked_at() {
 async fn other_paths_are_not_there() {
     let host = Host::start().await;
     let mut client = Http1::connect(&host).await;
-    for path in [
-        "/",
-        "/forrst/",
-        "/forrst/x",
-        "/FORRST",
-        "/rpc/x",
-        "/metrics",
-    ] {
+    for path in ["/forrst/", "/forrst/x", "/FORRST", "/rpc/x", "/page"] {
         let expected = json!({"id": null, "result": null, "errors": [{"code": "NOT_FOUND", "message": "<text>"}]});
         client.check(&post(path, "{}"), 404, &expected).await;
     }

@@ -194,7 +194,7 @@ async fn a_crowd_of_silent_clients_holds_nobody_up() {
             0 => b"",
             1 => b"PRI * HT",
             2 => b"POST /forrst HTTP/1.1\r\nhost",
-            _ => b"POST /forrst HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{",
+            _ => b"POST /forrst HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{",
         };
         client.send(says).await;
         crowd.push(client);

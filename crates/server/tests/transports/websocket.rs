@@ -241,15 +241,15 @@ async fn a_page_of_another_origin_is_refused() {
     let host = Host::start().await;
     for (origin, status) in [
         ("", 101),
-        ("\r\norigin: http://forrst.local:7420", 101),
-        ("\r\norigin: https://FORRST.local:7420", 101),
+        ("\r\norigin: http://test:7420", 101),
+        ("\r\norigin: https://TEST:7420", 101),
         ("\r\norigin: http://evil.example", 403),
-        ("\r\norigin: http://forrst.local:7421", 403),
-        ("\r\norigin: http://forrst.local:7420.evil.example", 403),
+        ("\r\norigin: http://test:7421", 403),
+        ("\r\norigin: http://test:7420.evil.example", 403),
         ("\r\norigin: null", 403),
         ("\r\norigin: ", 403),
     ] {
-        let headers = format!("host: forrst.local:7420\r\n{KEY}\r\n{VERSION}{origin}");
+        let headers = format!("host: test:7420\r\n{KEY}\r\n{VERSION}{origin}");
         let actual = handshake(&host, "GET /rpc", &headers).await;
         assert_eq!(actual, status, "{origin:?}");
     }

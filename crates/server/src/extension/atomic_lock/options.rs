@@ -7,7 +7,7 @@ use forrst_protocol::{Duration, Errors, FunctionName};
 
 use crate::error::internal_error;
 use crate::fields::{Fields, boolean, one_of, parsed};
-use crate::server::Limits;
+use crate::limits::Limits;
 
 /// Whose callers share the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

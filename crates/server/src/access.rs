@@ -1,0 +1,129 @@
+//! Who calls, and what they may do.
+//!
+//! A transport reads a [`Credential`] off a connection or a request. [`Access`] turns it into a [`Caller`], for each request
+//! anew, so that a key that was taken away does not live on in an open connection. What the caller may do is asked in two
+//! places: in `Server::answer`, about the function, and where the name of a lock is first known.
+
+mod caller;
+mod credential;
+mod file;
+mod key;
+mod pattern;
+mod rights;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use forrst_protocol::{ErrorCode, ErrorObject};
+
+pub(crate) use self::caller::Caller;
+pub(crate) use self::credential::{Credential, PeerName};
+use self::file::Known;
+pub use self::file::{AccessFileError, KeyEntry};
+pub use self::key::{ApiKey, KeyHash};
+pub use self::rights::Role;
+
+/// Who may call: everybody, or those whom a file names. Cheap to clone: all clones are one.
+///
+/// The file is TOML:
+///
+/// ```toml
+/// [[keys]]
+/// name = "billing"
+/// hash = "sha256:…"                # as `forrst key new` prints it
+/// roles = ["call", "observe"]
+/// functions = ["billing.*"]        # all when omitted
+/// locks = ["lock:billing*"]        # all when omitted
+///
+/// [[certificates]]
+/// name = "ops.example.org"         # of the client's certificate
+/// roles = ["admin"]
+/// ```
+#[derive(Clone, Default)]
+pub struct Access {
+    file: Option<Arc<KeysFile>>,
+}
+
+struct KeysFile {
+    path: PathBuf,
+    known: RwLock<Arc<Known>>,
+}
+
+impl Access {
+    /// Everybody may do everything.
+    pub fn open() -> Self {
+        Self::default()
+    }
+
+    /// Those whom the file names.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read, or something in it is wrong.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, AccessFileError> {
+        let path = path.as_ref().to_owned();
+        let known = RwLock::new(Arc::new(Known::read(&path)?));
+        Ok(Self {
+            file: Some(Arc::new(KeysFile { path, known })),
+        })
+    }
+
+    /// Reads the file again. What counted before still counts when that fails.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_file`](Self::from_file).
+    pub fn reload(&self) -> Result<(), AccessFileError> {
+        if let Some(file) = &self.file {
+            let known = Arc::new(Known::read(&file.path)?);
+            *file.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        }
+        Ok(())
+    }
+
+    /// Whether callers have to say who they are.
+    pub fn is_restricted(&self) -> bool {
+        self.file.is_some()
+    }
+
+    pub(crate) fn caller(&self, credential: &Credential) -> Result<Caller, ErrorObject> {
+        let Some(file) = &self.file else {
+            let name = match credential {
+                Credential::Certificate(name) => Some(name.clone()),
+                _ => None,
+            };
+            return Ok(Caller::with_all_rights(name));
+        };
+        let known = file.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = known.clone();
+        match credential {
+            Credential::Local => Ok(Caller::with_all_rights(None)),
+            Credential::Nothing => Err(unauthorized(
+                "Send an API key, as `Authorization: Bearer …` or `X-API-Key: …`",
+            )),
+            Credential::Unreadable(why) => Err(unauthorized(why)),
+            Credential::Key(hash) => {
+                let caller = known.by_key(hash);
+                caller.ok_or_else(|| unauthorized("The API key is not known here"))
+            }
+            Credential::Certificate(name) => {
+                let caller = known.by_certificate(name);
+                caller.ok_or_else(|| unauthorized("The certificate's name is not known here"))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.file {
+            None => f.write_str("open to everybody"),
+            Some(file) => write!(f, "as {} says", file.path.display()),
+        }
+    }
+}
+
+fn unauthorized(message: &str) -> ErrorObject {
+    ErrorObject::new(ErrorCode::Unauthorized, message)
+}

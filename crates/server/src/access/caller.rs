@@ -1,0 +1,101 @@
+//! Who makes a call.
+
+use std::sync::Arc;
+
+use forrst_lock::{Caller as CallerName, LockName, Owner};
+use forrst_protocol::{ErrorCode, ErrorObject, FunctionName};
+use sha2::{Digest, Sha256};
+
+use super::rights::{Rights, Role};
+
+/// Who makes a call, and what they may do. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// None is somebody whom nobody asked: without keys, or through the unix socket.
+    name: Option<CallerName>,
+    rights: Arc<Rights>,
+}
+
+impl Caller {
+    pub(super) fn new(name: CallerName, rights: Arc<Rights>) -> Self {
+        Self {
+            name: Some(name),
+            rights,
+        }
+    }
+
+    pub(crate) fn with_all_rights(name: Option<CallerName>) -> Self {
+        Self {
+            name,
+            rights: Rights::all(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> Option<&CallerName> {
+        self.name.as_ref()
+    }
+
+    /// Whether the caller has one of the roles; every caller has one of none.
+    pub(crate) fn has_one_of(&self, roles: &[Role]) -> bool {
+        roles.is_empty() || roles.iter().any(|role| self.rights.has(*role))
+    }
+
+    /// `FORBIDDEN` unless the caller has one of the roles that a function of the server's own needs.
+    pub(crate) fn check_roles(&self, roles: &[Role], what: &str) -> Result<(), ErrorObject> {
+        if self.has_one_of(roles) {
+            return Ok(());
+        }
+        let names: Vec<&str> = roles.iter().map(|role| role.as_str()).collect();
+        let message = format!("`{what}` needs the role {}", names.join(" or "));
+        Err(forbidden(message).with_detail("function", what))
+    }
+
+    /// `FORBIDDEN` unless the caller may call this function of the application, whether or not there is one.
+    pub(crate) fn check_function(&self, function: &FunctionName) -> Result<(), ErrorObject> {
+        self.check_roles(&[Role::Call], function.as_str())?;
+        if self.rights.covers_function(function.as_str()) {
+            return Ok(());
+        }
+        let message = format!("`{function}` is not among the functions that this caller may call");
+        Err(forbidden(message).with_detail("function", function.as_str()))
+    }
+
+    /// `FORBIDDEN` when the caller is confined to other locks.
+    pub(crate) fn check_lock(&self, name: &LockName) -> Result<(), ErrorObject> {
+        if self.rights.covers_lock(name) {
+            return Ok(());
+        }
+        let message = format!("`{name}` is not among the locks that this caller may use");
+        Err(forbidden(message).with_detail("key", name.as_str()))
+    }
+
+    pub(crate) fn may_see(&self, name: &LockName) -> bool {
+        self.rights.covers_lock(name)
+    }
+
+    /// What all names of locks that the caller may use begin with.
+    pub(crate) fn common_prefix_of_locks(&self) -> &str {
+        self.rights.common_prefix_of_locks()
+    }
+
+    pub(crate) fn is_confined(&self) -> bool {
+        self.rights.is_confined()
+    }
+
+    /// The owner of a lease as this caller may see it. Whoever has the token can release the lock.
+    pub(crate) fn sees_owner(&self, owner: &Owner, taken_by: Option<&CallerName>) -> String {
+        let is_own = self.name.is_some() && self.name.as_ref() == taken_by;
+        if is_own || self.rights.has(Role::Admin) {
+            return owner.as_str().to_owned();
+        }
+        let hash = Sha256::digest(owner.as_str());
+        format!(
+            "sha256:{:08x}",
+            u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]])
+        )
+    }
+}
+
+fn forbidden(message: String) -> ErrorObject {
+    ErrorObject::new(ErrorCode::Forbidden, message)
+}

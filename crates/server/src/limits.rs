@@ -1,0 +1,55 @@
+//! What a server allows at most, and what it counts to keep to it.
+
+mod held;
+mod rate;
+mod refusals;
+
+use std::time::Duration;
+
+use forrst_protocol::DEFAULT_MAX_BODY_BYTES;
+
+pub(crate) use self::held::HeldLocks;
+pub(crate) use self::rate::RateLimit;
+pub(crate) use self::refusals::Refusal;
+
+/// What a server allows at most.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// The longest ttl of a lock.
+    pub max_ttl: Duration,
+    /// The longest that a caller may wait for a lock.
+    pub max_block: Duration,
+    /// The largest head of an HTTP request, in bytes; 8 KiB at least.
+    pub max_head: usize,
+    /// The largest body of a request, in bytes.
+    pub max_body: usize,
+    /// How many connections may be open at once, those of unix sockets among them.
+    pub max_connections: usize,
+    /// How many requests may be under way at once on one connection.
+    pub max_in_flight: usize,
+    /// How many locks a caller may hold or wait for through this node; any number when there is none.
+    pub max_locks_per_caller: Option<usize>,
+    /// How many requests a caller may make in a second; any number when there is none.
+    pub max_rate: Option<u32>,
+    /// How long a client may take to send the head of a request, or to stay silent between two.
+    pub idle_timeout: Duration,
+    /// How long a client may take to send the body of a request.
+    pub body_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_ttl: Duration::from_secs(24 * 60 * 60),
+            max_block: Duration::from_secs(5 * 60),
+            max_head: 64 * 1024,
+            max_body: DEFAULT_MAX_BODY_BYTES,
+            max_connections: 10_000,
+            max_in_flight: 1_000,
+            max_locks_per_caller: None,
+            max_rate: None,
+            idle_timeout: Duration::from_secs(60),
+            body_timeout: Duration::from_secs(30),
+        }
+    }
+}

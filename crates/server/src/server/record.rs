@@ -1,0 +1,150 @@
+//! What is left of a request: one line in the log, and one more in the counters.
+
+use std::sync::{Arc, OnceLock};
+
+use forrst_lock::LockName;
+use forrst_protocol::{ErrorCode, FunctionName, Request, RequestId, Response};
+use tokio::time::Instant;
+use tracing::{Level, Span};
+
+use super::Shared;
+use crate::access::Caller;
+use crate::audit::AuditEntry;
+use crate::metrics::UNKNOWN_FUNCTION;
+use crate::registry::Registered;
+
+/// The lock that a call is about, once that is known.
+pub(crate) type NotedLock = Arc<OnceLock<LockName>>;
+
+/// Stands in place of a code for a call that succeeded.
+const OK: &str = "OK";
+/// Stands in place of a code for a caller who did not wait for the answer.
+const HUNG_UP: &str = "HUNG_UP";
+/// Stands for the codes that a function does not declare: they could be anything, and as many.
+const OTHER: &str = "OTHER";
+
+/// A request on its way. Dropped before it is [answered](Self::answered), its caller has hung up.
+pub(crate) struct Record<'a> {
+    server: &'a Shared,
+    received: Instant,
+    id: Option<RequestId>,
+    function: Option<FunctionName>,
+    caller: Option<forrst_lock::Caller>,
+    pub(crate) lock: NotedLock,
+    is_answered: bool,
+}
+
+impl<'a> Record<'a> {
+    pub(crate) fn new(server: &'a Shared, received: Instant) -> Self {
+        Self {
+            server,
+            received,
+            id: None,
+            function: None,
+            caller: None,
+            lock: NotedLock::default(),
+            is_answered: false,
+        }
+    }
+
+    pub(crate) fn by(&mut self, caller: &Caller) {
+        self.caller = caller.name().cloned();
+    }
+
+    pub(crate) fn of(&mut self, request: &Request<'_>) {
+        Span::current().record("function", request.call.function.as_str());
+        self.id = Some(request.id.clone());
+        self.function = Some(request.call.function.clone());
+    }
+
+    pub(crate) fn answered(mut self, response: &Response) {
+        self.is_answered = true;
+        let errors = response.result().err();
+        match errors.and_then(|errors| errors.as_slice().first()) {
+            None if self.is_a_look() => self.write(OK, OK, Level::DEBUG),
+            None => self.write(OK, OK, Level::INFO),
+            Some(error) => self.failed(&error.code),
+        }
+    }
+
+    fn failed(&self, code: &ErrorCode) {
+        if matches!(code, ErrorCode::Unauthorized | ErrorCode::Forbidden) {
+            self.audit_denial(code);
+        }
+        let level = match code {
+            ErrorCode::InternalError => Level::ERROR,
+            ErrorCode::Unavailable
+            | ErrorCode::Unauthorized
+            | ErrorCode::Forbidden
+            | ErrorCode::RateLimited => Level::WARN,
+            // Held locks, timeouts and mistakes of callers are a server's daily life.
+            _ => Level::INFO,
+        };
+        let label = match code {
+            ErrorCode::Application(_) if !self.declares(code) => OTHER,
+            code => code.as_str(),
+        };
+        self.write(code.as_str(), label, level);
+    }
+
+    fn audit_denial(&self, code: &ErrorCode) {
+        self.server.audit.record(&AuditEntry {
+            who: self.caller.as_ref().map(forrst_lock::Caller::as_str),
+            act: "denied",
+            result: code.as_str(),
+            function: self.function.as_ref().map(FunctionName::as_str),
+            request: self.id.as_ref().map(RequestId::as_str),
+            lock: self.lock.get().map(LockName::as_str),
+            ..AuditEntry::default()
+        });
+    }
+
+    fn write(&self, code: &str, label: &str, level: Level) {
+        let took = self.received.elapsed();
+        Span::current().record("code", code);
+        let function = self.function.as_ref().map(FunctionName::as_str);
+        let is_known = self.versions().next().is_some();
+        let known = function.filter(|_| is_known).unwrap_or(UNKNOWN_FUNCTION);
+        self.server.metrics.request(known, label, label != OK, took);
+        let id = self.id.as_ref().map(RequestId::as_str);
+        let lock = self.lock.get().map(|name| self.server.keys.show(name));
+        let caller = self.caller.as_ref().map(forrst_lock::Caller::as_str);
+        let duration_ms = took.as_secs_f64() * 1000.0;
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::$level!(target: "forrst::request", function, code, duration_ms, id, caller, lock, "request")
+            };
+        }
+        match level {
+            Level::ERROR => line!(error),
+            Level::WARN => line!(warn),
+            Level::INFO => line!(info),
+            _ => line!(debug),
+        }
+    }
+
+    /// All versions of the function that is called; none when there is no such function.
+    fn versions(&self) -> impl Iterator<Item = &Registered> {
+        let registry = &self.server.registry;
+        let function = self.function.iter();
+        function.flat_map(|function| registry.versions(function))
+    }
+
+    /// Watching changes nothing, and goes on all the time.
+    fn is_a_look(&self) -> bool {
+        self.versions().any(|function| function.is_look)
+    }
+
+    fn declares(&self, code: &ErrorCode) -> bool {
+        let mut declared = self.versions().flat_map(|function| &function.errors);
+        declared.any(|(declared, _)| declared == code)
+    }
+}
+
+impl Drop for Record<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.write(HUNG_UP, HUNG_UP, Level::INFO);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Spans for those who trace: the request, the wait for its lock, the function, and each step of the store.
+//!
+//! They have a target of their own and the lowest level: a log does not show them, and where nobody traces they cost nothing.
+
+use tracing::{Span, field, trace_span};
+
+/// What a subscriber asks for that wants them.
+const TARGET: &str = "forrst::span";
+
+/// The whole request, as a part of the trace that it came with.
+pub(crate) fn request(traceparent: Option<&str>) -> Span {
+    let span = trace_span!(
+        target: TARGET, "request", otel.kind = "server", function = field::Empty, code = field::Empty
+    );
+    #[cfg(feature = "otlp")]
+    if let Some(parent) = traceparent.and_then(remote::parent) {
+        use tracing_opentelemetry::OpenTelemetrySpanExt;
+        // It fails where nobody traces.
+        let _ = span.set_parent(parent);
+    }
+    #[cfg(not(feature = "otlp"))]
+    let _ = traceparent;
+    span
+}
+
+/// From the call for a lock to its outcome.
+pub(crate) fn wait() -> Span {
+    trace_span!(target: TARGET, "wait")
+}
+
+/// The function itself.
+pub(crate) fn function() -> Span {
+    trace_span!(target: TARGET, "function")
+}
+
+/// One step of the store, when it is a part of something: what goes on in the background all the time is not traced.
+pub(crate) fn store(op: &'static str) -> Span {
+    if Span::current().is_none() {
+        return Span::none();
+    }
+    trace_span!(target: TARGET, "store", op)
+}
+
+#[cfg(feature = "otlp")]
+mod remote {
+    use opentelemetry::Context;
+    use opentelemetry::trace::{
+        SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState,
+    };
+
+    use crate::Trace;
+
+    /// The caller's span, by its `traceparent`.
+    pub(super) fn parent(traceparent: &str) -> Option<Context> {
+        let trace = Trace::from_traceparent(traceparent)?;
+        let flags = traceparent.trim().split('-').nth(3)?;
+        let span = SpanContext::new(
+            TraceId::from_hex(&trace.trace_id).ok()?,
+            SpanId::from_hex(&trace.parent_span_id?).ok()?,
+            TraceFlags::new(u8::from_str_radix(flags, 16).ok()?),
+            true,
+            TraceState::default(),
+        );
+        Some(Context::new().with_remote_span_context(span))
+    }
+}
