@@ -1,0 +1,216 @@
+//! Taking a lock for work that runs here.
+
+mod withdrawal;
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use self::withdrawal::Withdrawal;
+use crate::clock::Moment;
+use crate::locks::ACQUIRE;
+use crate::tries::{Repeat, Tries};
+use crate::wait::{Wait, is_contended};
+use crate::wire_duration::millis;
+use crate::{Client, DEFAULT_TTL, Error, Held, Lease, Retry};
+
+/// A lock that is going to be taken, by [`acquire`](Self::acquire) or [`hold`](Self::hold).
+///
+/// An acquisition is tried again also when its answer was lost: the server knows it by its owner and its attempt, and gives
+/// the lease that it gave before.
+#[must_use = "nothing is locked until it is acquired"]
+#[derive(Debug, Clone)]
+pub struct Acquire {
+    client: Client,
+    key: String,
+    function: Option<String>,
+    owner: Option<String>,
+    attempt: Option<String>,
+    ttl: Duration,
+    wait: Option<Duration>,
+    deadline: Option<Duration>,
+    retry: Retry,
+}
+
+/// A lock that the server granted.
+pub(crate) struct Grant {
+    pub(crate) held: Held,
+    /// Before the first request was sent that can have brought it. The lease does not begin earlier.
+    pub(crate) since: Moment,
+}
+
+impl Acquire {
+    pub(crate) fn new(client: Client, key: String) -> Self {
+        Self {
+            retry: client.retry().clone(),
+            client,
+            key,
+            function: None,
+            owner: None,
+            attempt: None,
+            ttl: DEFAULT_TTL,
+            wait: None,
+            deadline: None,
+        }
+    }
+
+    /// How long the lease lasts after each renewal; 30 seconds by default.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long to wait, in the order of arrival, when somebody else holds it. Without it, not at all.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// Takes the lock that callers of this function share (`lock:{function}:{key}`) instead of the global one (`lock:{key}`).
+    pub fn function(mut self, function: impl Into<String>) -> Self {
+        self.function = Some(function.into());
+        self
+    }
+
+    /// The token that the lock is released by; random when none is chosen.
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// What this acquisition is called, to be named again after a crash: the same owner with the same attempt gets the same
+    /// lease, not a second one. Random when none is chosen, which is enough for the repetitions made here.
+    pub fn attempt(mut self, attempt: impl Into<String>) -> Self {
+        self.attempt = Some(attempt.into());
+        self
+    }
+
+    /// How long all of it may take, tries and pauses included. The server is told what is left, and ends the wait then.
+    pub fn deadline(mut self, time: Duration) -> Self {
+        self.deadline = Some(time);
+        self
+    }
+
+    /// How the acquisition is repeated.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Takes the lock and keeps it by renewing it, until the lease is released or dropped.
+    ///
+    /// Dropped while it waits, this leaves the queue, and gives back what was granted in that moment.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Contended`] and [`Error::TimedOut`] when somebody else holds it; [`Error::Lost`] when it was granted, and over
+    /// before that could be known.
+    pub async fn acquire(self) -> Result<Lease, Error> {
+        let (client, ttl) = (self.client.clone(), self.ttl);
+        let grant = self.granted().await?;
+        Lease::begin(client, grant, ttl).await
+    }
+
+    /// Takes the lock and leaves it: nothing renews it, nothing releases it, and it ends at its expiry or by
+    /// [`Locks::release`](crate::Locks::release).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn hold(self) -> Result<Held, Error> {
+        self.granted().await.map(|grant| grant.held)
+    }
+
+    async fn granted(self) -> Result<Grant, Error> {
+        let random = || uuid::Uuid::new_v4().to_string();
+        let arguments = Arguments {
+            key: self.key,
+            function: self.function,
+            owner: self.owner.unwrap_or_else(random),
+            attempt: self.attempt.unwrap_or_else(random),
+            ttl: millis(self.ttl),
+            block: None,
+        };
+        let deadline = self
+            .deadline
+            .and_then(|time| Instant::now().checked_add(time));
+        let span = tracing::info_span!("forrst.acquire", attempt = arguments.attempt);
+        let withdrawal = Withdrawal::arm(self.client.clone(), arguments.clone());
+        let acquisition = Acquisition {
+            client: self.client,
+            arguments,
+            deadline,
+            tries: Tries::start(self.retry, Repeat::Always, deadline),
+            wait: Wait::start(self.wait),
+            possibly_since: None,
+        };
+        let granted = acquisition.run().instrument(span).await;
+        match &granted {
+            Err(error) if may_be_held(error) => {}
+            _ => withdrawal.disarm(),
+        }
+        granted
+    }
+}
+
+/// An acquisition under way.
+struct Acquisition {
+    client: Client,
+    arguments: Arguments,
+    deadline: Option<Instant>,
+    tries: Tries,
+    wait: Wait,
+    /// Before the first request was sent of those that may have brought the lease.
+    possibly_since: Option<Moment>,
+}
+
+impl Acquisition {
+    async fn run(mut self) -> Result<Grant, Error> {
+        loop {
+            let error = match self.ask().await {
+                Ok(grant) => return Ok(grant),
+                Err(error) => error,
+            };
+            let was_contended = is_contended(&error);
+            if was_contended || matches!(error, Error::Unreachable(_) | Error::RateLimited(_)) {
+                self.possibly_since = None;
+            }
+            self.tries.after(error).await?;
+            if was_contended {
+                self.wait.restart();
+            }
+        }
+    }
+
+    async fn ask(&mut self) -> Result<Grant, Error> {
+        self.arguments.block = self.wait.left().map(millis);
+        let patience = self.client.patience(self.deadline, self.wait.left());
+        let since = *self.possibly_since.get_or_insert_with(Moment::now);
+        let asked = self.client.ask_once(ACQUIRE, &self.arguments, patience);
+        let held = asked.await?;
+        Ok(Grant { held, since })
+    }
+}
+
+/// Whether the server may have granted the lock all the same, or still have the request in its queue.
+fn may_be_held(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Interrupted(_) | Error::DeadlineExceeded(None) | Error::Protocol(_)
+    )
+}
+
+/// What the function `acquire` is told.
+#[derive(Debug, Clone, Serialize)]
+struct Arguments {
+    key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function: Option<String>,
+    owner: String,
+    attempt: String,
+    ttl: forrst_protocol::Duration,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<forrst_protocol::Duration>,
+}

@@ -1,0 +1,109 @@
+//! Puts a client together.
+
+use std::time::Duration;
+
+use crate::api_key::ApiKey;
+use crate::client::Inner;
+use crate::endpoint::Endpoint;
+use crate::tls::{self, Trust};
+use crate::transport::{Access, Transport};
+use crate::{Client, Error, Retry};
+
+/// Puts a [`Client`] together. Mistakes are reported by [`build`](Self::build).
+#[derive(Debug, Clone)]
+pub struct ClientBuilder {
+    url: String,
+    api_key: Option<ApiKey>,
+    ca_certificate: Option<Vec<u8>>,
+    retry: Retry,
+    connect_timeout: Duration,
+    timeout: Duration,
+}
+
+impl ClientBuilder {
+    pub(crate) fn new(url: String) -> Self {
+        Self {
+            url,
+            api_key: None,
+            ca_certificate: None,
+            retry: Retry::default(),
+            connect_timeout: Duration::from_secs(5),
+            timeout: Duration::from_secs(60),
+        }
+    }
+
+    /// Who asks: sent as `Authorization: Bearer …`, and never shown in logs or by `Debug`.
+    ///
+    /// Over `http` and `ws` it travels in the clear: not for networks that others listen to.
+    #[must_use]
+    pub fn api_key(mut self, key: impl Into<String>) -> Self {
+        self.api_key = Some(ApiKey::new(key.into()));
+        self
+    }
+
+    /// Trusts the certificates in this PEM text, and no others. Without it, those that the system trusts.
+    #[must_use]
+    pub fn ca_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.ca_certificate = Some(pem.into());
+        self
+    }
+
+    /// How requests are repeated, unless they say otherwise themselves.
+    #[must_use]
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// How long a connection may take to be made; 5 seconds by default.
+    #[must_use]
+    pub fn connect_timeout(mut self, time: Duration) -> Self {
+        self.connect_timeout = time;
+        self
+    }
+
+    /// How long an answer may take, beyond the time that the request itself wants to wait for a lock; 60 seconds by default. A
+    /// call with a [`deadline`](crate::Call::deadline) has that instead.
+    #[must_use]
+    pub fn timeout(mut self, time: Duration) -> Self {
+        self.timeout = time;
+        self
+    }
+
+    /// Builds the client, which connects when it is first used.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Configuration`] for a URL, a certificate or a key that cannot be used.
+    pub fn build(self) -> Result<Client, Error> {
+        let endpoint = Endpoint::parse(&self.url)?;
+        let trust = match &self.ca_certificate {
+            Some(pem) => Trust::Only(pem),
+            None if endpoint.is_encrypted() => Trust::System,
+            None => Trust::Nobody,
+        };
+        let authorization = self.api_key.map(|key| key.header()).transpose()?;
+        let access = Access {
+            authorization,
+            tls: tls::config(trust)?,
+            connect_timeout: self.connect_timeout,
+        };
+        Ok(Client::from_inner(Inner {
+            transport: Transport::new(endpoint, access)?,
+            url: self.url,
+            retry: self.retry,
+            timeout: self.timeout,
+        }))
+    }
+
+    /// Builds the client and makes sure that a Forrst server answers.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build), and as [`Client::ping`].
+    pub async fn connect(self) -> Result<Client, Error> {
+        let client = self.build()?;
+        client.ping().await?;
+        Ok(client)
+    }
+}

@@ -1,0 +1,102 @@
+//! Where the server is, and how it is spoken to.
+
+use url::Url;
+
+use crate::Error;
+
+/// The address of a server, by the way it is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    Http(Url),
+    WebSocket(Url),
+}
+
+impl Endpoint {
+    /// The server's base URL, or that of the very route.
+    pub(crate) fn parse(text: &str) -> Result<Self, Error> {
+        let url = Url::parse(text).map_err(|why| wrong(text, &why.to_string()))?;
+        if !url.username().is_empty() || url.password().is_some() {
+            // Not repeated, because it may be a secret.
+            return Err(Error::Configuration(
+                "a URL must not have a user or a password: use `api_key`".into(),
+            ));
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err(wrong(text, "it must end with its path"));
+        }
+        if url.host_str().is_none_or(str::is_empty) {
+            return Err(wrong(text, "it has no host"));
+        }
+        match url.scheme() {
+            "http" | "https" => Ok(Self::Http(with_route(url, "forrst"))),
+            "ws" | "wss" => Ok(Self::WebSocket(with_route(url, "rpc"))),
+            _ => Err(wrong(text, "it must start with http, https, ws or wss")),
+        }
+    }
+
+    pub(crate) fn is_encrypted(&self) -> bool {
+        let (Self::Http(url) | Self::WebSocket(url)) = self;
+        matches!(url.scheme(), "https" | "wss")
+    }
+}
+
+fn with_route(mut url: Url, route: &str) -> Url {
+    let path = url.path().trim_end_matches('/');
+    if path.rsplit('/').next() != Some(route) {
+        let path = format!("{path}/{route}");
+        url.set_path(&path);
+    }
+    url
+}
+
+fn wrong(url: &str, why: &str) -> Error {
+    Error::Configuration(format!("`{url}` is no URL of a server: {why}").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scheme_decides_the_route() {
+        for (text, route) in [
+            ("http://localhost:7420", "http://localhost:7420/forrst"),
+            ("http://localhost:7420/", "http://localhost:7420/forrst"),
+            ("https://a.example/locks/", "https://a.example/locks/forrst"),
+            ("https://a.example/forrst", "https://a.example/forrst"),
+            ("ws://[::1]:7420", "ws://[::1]:7420/rpc"),
+            ("wss://a.example/rpc", "wss://a.example/rpc"),
+        ] {
+            let (Endpoint::Http(url) | Endpoint::WebSocket(url)) = Endpoint::parse(text).unwrap();
+            assert_eq!(url.as_str(), route);
+            let is_http = matches!(Endpoint::parse(text).unwrap(), Endpoint::Http(_));
+            assert_eq!(is_http, text.starts_with("http"));
+            let is_encrypted = Endpoint::parse(text).unwrap().is_encrypted();
+            assert_eq!(
+                is_encrypted,
+                ["https", "wss"].iter().any(|s| text.starts_with(s))
+            );
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in [
+            "",
+            "localhost:7420",
+            "ftp://a.example",
+            "http://",
+            "http://a.example?x=1",
+            "http://a.example#x",
+        ] {
+            let error = Endpoint::parse(text).unwrap_err();
+            assert!(matches!(error, Error::Configuration(_)), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_password_in_the_url_is_refused_and_not_repeated() {
+        let error = Endpoint::parse("http://me:s3cret@a.example").unwrap_err();
+        assert!(!error.to_string().contains("s3cret"));
+    }
+}

@@ -1,0 +1,168 @@
+//! What can go wrong, in kinds that callers tell apart.
+
+use forrst_protocol::ErrorCode;
+
+use crate::failure::Failure;
+use crate::lease::Loss;
+
+/// The cause of an error that came from a library below.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a call or a lock operation has no result.
+///
+/// Where a server answered, its [`Failure`] has every error it named, also by [`Error::failure`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Somebody else holds the lock, and the request did not want to wait (`LOCK_ACQUISITION_FAILED`).
+    #[error("the lock is held by somebody else: {0}")]
+    Contended(Failure),
+    /// Somebody else held the lock for as long as the request wanted to wait (`LOCK_TIMEOUT`).
+    #[error("the lock was not free in time: {0}")]
+    TimedOut(Failure),
+    /// The lease ended before it was released; somebody else may hold the lock.
+    #[error("the lease is lost: {0}")]
+    Lost(Loss),
+    /// The lock belongs to another owner, or to a newer lease of the same one (`LOCK_OWNERSHIP_MISMATCH`).
+    #[error("the lock is somebody else's: {0}")]
+    Mismatch(Failure),
+    /// Nobody holds the lock (`LOCK_NOT_FOUND`).
+    #[error("the lock is not held: {0}")]
+    NotHeld(Failure),
+    /// This owner has released the lock before (`LOCK_ALREADY_RELEASED`).
+    #[error("the lock was released before: {0}")]
+    AlreadyReleased(Failure),
+    /// The deadline passed, here or on the server (`DEADLINE_EXCEEDED`). The function may have run.
+    #[error("the deadline has passed{}", told(.0.as_ref()))]
+    DeadlineExceeded(Option<Failure>),
+    /// The server cannot serve now (`UNAVAILABLE`, maintenance).
+    #[error("the server is unavailable: {0}")]
+    Unavailable(Failure),
+    /// No connection to the server could be made. Nothing was sent.
+    #[error("the server cannot be reached: {0}")]
+    Unreachable(#[source] Cause),
+    /// The connection broke, or no answer came in time. What was sent may have been done.
+    #[error("no answer came, and the request may have been carried out: {0}")]
+    Interrupted(#[source] Cause),
+    /// Too many requests (`RATE_LIMITED`).
+    #[error("too many requests: {0}")]
+    RateLimited(Failure),
+    /// The server wants to know who asks, or does not believe it (`UNAUTHORIZED`).
+    #[error("the server does not accept the API key{}", told(.0.as_ref()))]
+    Unauthorized(Option<Failure>),
+    /// The caller may not do this (`FORBIDDEN`).
+    #[error("not allowed{}", told(.0.as_ref()))]
+    Forbidden(Option<Failure>),
+    /// The request is wrong, and nothing was done: arguments, function, version or extension.
+    #[error("the request was rejected: {0}")]
+    Rejected(Failure),
+    /// The function itself failed: with a code of its own, or unexpectedly (`INTERNAL_ERROR`).
+    #[error("the function failed: {0}")]
+    Function(Failure),
+    /// The answer is none of the Forrst protocol, or not of the expected type. The request may have been carried out.
+    #[error("the answer cannot be understood: {0}")]
+    Protocol(#[source] Cause),
+    /// The request could not be built, and nothing was sent: a name, a version, or arguments that are no JSON object.
+    #[error("the request cannot be built: {0}")]
+    InvalidRequest(#[source] Cause),
+    /// The client cannot be built: its URL, its certificates or its key are wrong.
+    #[error("the client cannot be set up: {0}")]
+    Configuration(#[source] Cause),
+}
+
+fn told(failure: Option<&Failure>) -> String {
+    failure
+        .map(|failure| format!(": {failure}"))
+        .unwrap_or_default()
+}
+
+impl Error {
+    /// What the server said, if it was the server who said it.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Contended(failure)
+            | Self::TimedOut(failure)
+            | Self::Mismatch(failure)
+            | Self::NotHeld(failure)
+            | Self::AlreadyReleased(failure)
+            | Self::Unavailable(failure)
+            | Self::RateLimited(failure)
+            | Self::Rejected(failure)
+            | Self::Function(failure) => Some(failure),
+            Self::DeadlineExceeded(failure)
+            | Self::Unauthorized(failure)
+            | Self::Forbidden(failure) => failure.as_ref(),
+            Self::Lost(_)
+            | Self::Unreachable(_)
+            | Self::Interrupted(_)
+            | Self::Protocol(_)
+            | Self::InvalidRequest(_)
+            | Self::Configuration(_) => None,
+        }
+    }
+
+    /// The code of the first error that the server named.
+    pub fn code(&self) -> Option<&ErrorCode> {
+        self.failure().map(Failure::code)
+    }
+
+    /// Whether the function that was called may have begun. If not, the same call may be made again whatever it does.
+    pub fn may_have_run(&self) -> bool {
+        match self {
+            Self::Contended(failure) | Self::TimedOut(failure) | Self::RateLimited(failure) => {
+                failure.has_acquired_lock() == Some(true)
+            }
+            Self::Unavailable(failure) if *failure.code() == ErrorCode::Unavailable => {
+                // A function that is ended with its server answers the same. It did not begin where its lock was not acquired, or
+                // where the server did not even read the request.
+                failure.has_acquired_lock() != Some(false) && failure.response().id().is_some()
+            }
+            Self::Unavailable(_)
+            | Self::Unreachable(_)
+            | Self::Unauthorized(_)
+            | Self::Forbidden(_)
+            | Self::Rejected(_)
+            | Self::InvalidRequest(_)
+            | Self::Configuration(_) => false,
+            Self::Lost(_)
+            | Self::Mismatch(_)
+            | Self::NotHeld(_)
+            | Self::AlreadyReleased(_)
+            | Self::DeadlineExceeded(_)
+            | Self::Interrupted(_)
+            | Self::Function(_)
+            | Self::Protocol(_) => true,
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    /// By the first of its errors: servers name several only where the request itself is wrong.
+    fn from(failure: Failure) -> Self {
+        match failure.code() {
+            ErrorCode::LockAcquisitionFailed => Self::Contended(failure),
+            ErrorCode::LockTimeout => Self::TimedOut(failure),
+            ErrorCode::LockOwnershipMismatch => Self::Mismatch(failure),
+            ErrorCode::LockNotFound => Self::NotHeld(failure),
+            ErrorCode::LockAlreadyReleased => Self::AlreadyReleased(failure),
+            ErrorCode::DeadlineExceeded => Self::DeadlineExceeded(Some(failure)),
+            ErrorCode::Unavailable
+            | ErrorCode::ServerMaintenance
+            | ErrorCode::FunctionMaintenance
+            | ErrorCode::FunctionDisabled => Self::Unavailable(failure),
+            ErrorCode::RateLimited => Self::RateLimited(failure),
+            ErrorCode::Unauthorized => Self::Unauthorized(Some(failure)),
+            ErrorCode::Forbidden => Self::Forbidden(Some(failure)),
+            ErrorCode::ParseError
+            | ErrorCode::InvalidRequest
+            | ErrorCode::InvalidProtocolVersion
+            | ErrorCode::InvalidArguments
+            | ErrorCode::ExtensionNotSupported
+            | ErrorCode::ExtensionNotApplicable
+            | ErrorCode::FunctionNotFound
+            | ErrorCode::VersionNotFound
+            | ErrorCode::SchemaValidationFailed => Self::Rejected(failure),
+            _ => Self::Function(failure),
+        }
+    }
+}

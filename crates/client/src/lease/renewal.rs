@@ -1,0 +1,82 @@
+//! Keeps one lease alive.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{sleep, sleep_until};
+use tracing::Instrument;
+
+use super::Loss;
+use super::tenure::{Tenure, Term};
+use crate::client::Patience;
+use crate::clock::Moment;
+use crate::locks::{EXTEND, Extended, LeaseArguments};
+use crate::wire_duration::millis;
+use crate::{Client, Error, Held};
+
+/// A renewal that failed is tried again after this long at most, however long the ttl is.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+pub(super) struct Renewal {
+    pub(super) client: Client,
+    pub(super) held: Held,
+    pub(super) ttl: Duration,
+    pub(super) tenure: Arc<Tenure>,
+}
+
+impl Renewal {
+    pub(super) async fn run(self) {
+        let span = tracing::info_span!("forrst.renew", fence = %self.held.fence);
+        let loss = self.until_lost().instrument(span.clone()).await;
+        span.in_scope(|| tracing::warn!(%loss, "a lease is lost"));
+    }
+
+    async fn until_lost(&self) -> Loss {
+        loop {
+            sleep_until(self.tenure.term().proven.instant + self.ttl / 3).await;
+            // Often enough that there are several tries left after one that is never answered.
+            while let Err(error) = self.renew(self.ttl / 6).await {
+                if let Some(loss) = Loss::by(&error) {
+                    self.tenure.lose(loss);
+                }
+                self.tenure.note_trouble(&error);
+                if let Some(loss) = self.tenure.loss() {
+                    return loss;
+                }
+                tracing::debug!(%error, "a lease was not renewed: trying again");
+                let pause = (self.ttl / 24).min(LONGEST_PAUSE);
+                sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0)).await;
+            }
+            if let Some(loss) = self.tenure.loss() {
+                return loss;
+            }
+        }
+    }
+
+    async fn renew(&self, patience: Duration) -> Result<(), Error> {
+        let term = self.extend(patience).await?;
+        self.tenure.prolong(term);
+        Ok(())
+    }
+
+    /// Asks once, and says what the answer proves.
+    pub(super) async fn extend(&self, patience: Duration) -> Result<Term, Error> {
+        let arguments = LeaseArguments {
+            key: &self.held.full_key,
+            owner: &self.held.owner,
+            fence: Some(self.held.fence),
+            ttl: Some(millis(self.ttl)),
+        };
+        let sent = Moment::now();
+        let patience = Patience::For(patience.min(self.client.timeout()));
+        let extended = self
+            .client
+            .ask_once::<Extended>(EXTEND, &arguments, patience)
+            .await;
+        if matches!(extended, Err(Error::Interrupted(_))) {
+            self.client.transport().distrust_connection();
+        }
+        let extended = extended?;
+        Ok(Term::new(sent, self.ttl, extended.expires_at))
+    }
+}

@@ -1,0 +1,82 @@
+//! The Forrst client: typed calls, locks around them, and leases for work that runs here.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use forrst_client::{Client, Error, Lock};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize)]
+//! struct Charge {
+//!     user_id: String,
+//!     amount: u64,
+//! }
+//!
+//! #[derive(Deserialize)]
+//! struct Receipt {
+//!     charged: u64,
+//! }
+//!
+//! # async fn example() -> Result<(), Error> {
+//! let client = Client::connect("http://127.0.0.1:7420").await?;
+//!
+//! // The function runs on the server, under a lock.
+//! let charge = Charge { user_id: "user_123".into(), amount: 100 };
+//! let lock = Lock::key("user:123").ttl(Duration::from_secs(30)).wait(Duration::from_secs(5));
+//! let receipt = client.call::<Charge, Receipt>("payments.charge", charge).lock(lock).await?;
+//! println!("charged {}", receipt.charged);
+//!
+//! // The work runs here; the lease renews itself.
+//! let lease = client.lock("export:orders").wait(Duration::from_secs(10)).acquire().await?;
+//! tokio::select! {
+//!     () = export(lease.fence()) => lease.release().await?,
+//!     loss = lease.lost() => eprintln!("gave up: {loss}"),
+//! }
+//! # Ok(())
+//! # }
+//! # async fn export(fence: forrst_client::Fence) {}
+//! ```
+
+mod acquire;
+mod api_key;
+mod builder;
+mod call;
+mod client;
+mod clock;
+mod endpoint;
+mod error;
+mod failure;
+mod fence;
+mod held;
+mod lease;
+mod lock_options;
+mod locks;
+mod retry;
+mod system;
+mod tls;
+mod transport;
+mod tries;
+mod wait;
+mod wire_duration;
+mod wire_time;
+
+pub use forrst_protocol as protocol;
+
+pub use acquire::Acquire;
+pub use builder::ClientBuilder;
+pub use call::Call;
+pub use client::Client;
+pub use error::{Cause, Error};
+pub use failure::Failure;
+pub use fence::{Fence, InvalidFence};
+pub use held::Held;
+pub use lease::{Lease, Loss, LossNotice};
+pub use lock_options::Lock;
+pub use locks::{Extended, LockInfo, Locks, Page};
+pub use retry::Retry;
+pub use system::{
+    Capabilities, ComponentHealth, ExtensionInfo, Health, HealthStatus, ServerLimits,
+};
+
+/// How long a lock is held that names no ttl.
+pub const DEFAULT_TTL: std::time::Duration = std::time::Duration::from_secs(30);

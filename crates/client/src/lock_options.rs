@@ -1,0 +1,125 @@
+//! The lock that a function runs under.
+
+use std::time::Duration;
+
+use forrst_protocol::{ExtensionRequest, RawObject, Urn};
+use serde::Serialize;
+
+use crate::Error;
+use crate::wire_duration::millis;
+
+/// The extension that locks, by the name that requests and answers use.
+pub(crate) const URN: &str = "urn:forrst:ext:atomicLock";
+
+/// The lock that a call asks for: the function runs while it is held, and only then.
+///
+/// ```
+/// use std::time::Duration;
+/// use forrst_client::Lock;
+///
+/// let lock = Lock::key("user:123").ttl(Duration::from_secs(30)).wait(Duration::from_secs(5));
+/// ```
+#[derive(Debug, Clone)]
+pub struct Lock {
+    key: String,
+    ttl: Duration,
+    wait: Option<Duration>,
+    is_global: bool,
+    owner: Option<String>,
+    is_kept: bool,
+    is_renewed: bool,
+}
+
+impl Lock {
+    /// The lock of that key among the callers of the same function, for 30 seconds, without waiting.
+    pub fn key(key: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            ttl: crate::DEFAULT_TTL,
+            wait: None,
+            is_global: false,
+            owner: None,
+            is_kept: false,
+            is_renewed: false,
+        }
+    }
+
+    /// How long the lock is held at most, unless it is renewed.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long to wait, in the order of arrival, when somebody else holds it.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// Shares the lock with the callers of all functions.
+    #[must_use]
+    pub fn global(mut self) -> Self {
+        self.is_global = true;
+        self
+    }
+
+    /// The token that the lock is released by; random when none is chosen.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// Holds the lock after the function has ended, until it is released by its owner or expires.
+    #[must_use]
+    pub fn keep(mut self) -> Self {
+        self.is_kept = true;
+        self
+    }
+
+    /// Lets the server extend the lock while the function runs.
+    #[must_use]
+    pub fn renew(mut self) -> Self {
+        self.is_renewed = true;
+        self
+    }
+
+    pub(crate) fn waits(&self) -> Option<Duration> {
+        self.wait
+    }
+
+    /// The extension to be sent, with what is left of the wait.
+    pub(crate) fn request(
+        &self,
+        wait: Option<Duration>,
+    ) -> Result<ExtensionRequest<'static>, Error> {
+        let options = Options {
+            key: &self.key,
+            ttl: millis(self.ttl),
+            block: wait.map(millis),
+            scope: if self.is_global { "global" } else { "function" },
+            owner: self.owner.as_deref(),
+            auto_release: !self.is_kept,
+            renew: self.is_renewed,
+        };
+        let options = RawObject::from_serialize(&options);
+        let options = options.map_err(|why| Error::InvalidRequest(why.into()))?;
+        let urn = Urn::parse(URN).map_err(|why| Error::InvalidRequest(why.into()))?;
+        Ok(ExtensionRequest::new(urn).with_options(options))
+    }
+}
+
+#[derive(Serialize)]
+struct Options<'a> {
+    key: &'a str,
+    ttl: forrst_protocol::Duration,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<forrst_protocol::Duration>,
+    scope: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<&'a str>,
+    auto_release: bool,
+    renew: bool,
+}

@@ -1,0 +1,108 @@
+//! Opens a WebSocket: TCP, TLS where the URL says so, and the handshake with the key.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{self, handshake};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+use url::Url;
+
+use crate::transport::{Access, MAX_ANSWER_BYTES, refused};
+use crate::{Cause, Error};
+
+/// A connection, encrypted or not.
+pub(super) trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
+
+pub(super) type Socket = WebSocketStream<Box<dyn Bytes>>;
+
+pub(super) struct Opener {
+    url: Url,
+    authorization: Option<HeaderValue>,
+    tls: TlsConnector,
+    patience: Duration,
+}
+
+impl fmt::Debug for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Opener").field(&self.url.as_str()).finish()
+    }
+}
+
+impl Opener {
+    pub(super) fn new(url: Url, access: Access) -> Self {
+        Self {
+            url,
+            authorization: access.authorization,
+            tls: TlsConnector::from(Arc::new(access.tls)),
+            patience: access.connect_timeout,
+        }
+    }
+
+    pub(super) async fn open(&self) -> Result<Socket, Error> {
+        match timeout(self.patience, self.try_open()).await {
+            Ok(opened) => opened,
+            Err(_) => {
+                let why = format!("no connection within {:?}", self.patience);
+                Err(Error::Unreachable(why.into()))
+            }
+        }
+    }
+
+    async fn try_open(&self) -> Result<Socket, Error> {
+        let bytes = self.connect().await.map_err(Error::Unreachable)?;
+        let request = self
+            .handshake()
+            .map_err(|why| Error::Configuration(why.into()))?;
+        let config = WebSocketConfig::default()
+            .max_message_size(Some(MAX_ANSWER_BYTES))
+            .max_frame_size(Some(MAX_ANSWER_BYTES));
+        match client_async_with_config(request, bytes, Some(config)).await {
+            Ok((socket, _)) => Ok(socket),
+            Err(tungstenite::Error::Http(answer)) => Err(not_upgraded(answer.status())),
+            Err(why) => Err(Error::Unreachable(why.into())),
+        }
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Bytes>, Cause> {
+        // An IPv6 address stands in brackets in a URL, and nowhere else.
+        let host = self.url.host_str().unwrap_or_default();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let port = self.url.port_or_known_default().unwrap_or(80);
+        let stream = TcpStream::connect((host, port)).await?;
+        stream.set_nodelay(true)?;
+        if self.url.scheme() != "wss" {
+            return Ok(Box::new(stream));
+        }
+        let name = ServerName::try_from(host.to_owned())?;
+        Ok(Box::new(self.tls.connect(name, stream).await?))
+    }
+
+    fn handshake(&self) -> Result<handshake::client::Request, tungstenite::Error> {
+        let mut request = self.url.as_str().into_client_request()?;
+        if let Some(authorization) = &self.authorization {
+            let headers = request.headers_mut();
+            headers.insert(AUTHORIZATION, authorization.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// Nothing but the handshake was sent, so nothing can have been carried out.
+fn not_upgraded(status: StatusCode) -> Error {
+    match refused(status, "the server did not open a WebSocket") {
+        Error::Interrupted(why) => Error::Unreachable(why),
+        other => other,
+    }
+}

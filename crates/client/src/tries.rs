@@ -1,0 +1,85 @@
+//! Whether, and when, a request is sent again.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::{Error, Failure, Retry};
+
+/// What a second run of the same request would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Harm, perhaps: only what certainly was not carried out is sent again.
+    IfNotRun,
+    /// Nothing that the first did not do.
+    Always,
+}
+
+/// The tries of one request.
+#[derive(Debug)]
+pub(crate) struct Tries {
+    retry: Retry,
+    repeat: Repeat,
+    deadline: Option<Instant>,
+    started: Instant,
+    failed: u32,
+    /// Whether a try before this one may have been carried out, and nobody knows.
+    has_lost_answer: bool,
+}
+
+impl Tries {
+    pub(crate) fn start(retry: Retry, repeat: Repeat, deadline: Option<Instant>) -> Self {
+        Self {
+            retry,
+            repeat,
+            deadline,
+            started: Instant::now(),
+            failed: 0,
+            has_lost_answer: false,
+        }
+    }
+
+    pub(crate) fn has_lost_answer(&self) -> bool {
+        self.has_lost_answer
+    }
+
+    /// Sleeps until the next try, or gives the error back when there is none.
+    pub(crate) async fn after(&mut self, error: Error) -> Result<(), Error> {
+        self.failed += 1;
+        let Some(pause) = self.pause(&error) else {
+            return Err(error);
+        };
+        self.has_lost_answer |= error.may_have_run();
+        tracing::debug!(%error, ?pause, failed = self.failed, "trying again");
+        sleep(pause).await;
+        Ok(())
+    }
+
+    fn pause(&self, error: &Error) -> Option<Duration> {
+        if self.failed >= self.retry.attempts || !self.may_repeat(error) {
+            return None;
+        }
+        let asked = error.failure().and_then(Failure::retry_after);
+        let pause = self
+            .retry
+            .backoff(self.failed)
+            .max(asked.unwrap_or_default());
+        let next = Instant::now().checked_add(pause)?;
+        let is_in_time = next.duration_since(self.started) <= self.retry.within
+            && self.deadline.is_none_or(|deadline| next < deadline);
+        is_in_time.then_some(pause)
+    }
+
+    fn may_repeat(&self, error: &Error) -> bool {
+        let is_worth_it = match error {
+            Error::Contended(_) | Error::TimedOut(_) => self.retry.is_for_contention,
+            Error::Unreachable(_)
+            | Error::Interrupted(_)
+            | Error::Unavailable(_)
+            | Error::RateLimited(_) => true,
+            Error::Function(failure) => failure.errors().iter().all(|e| e.code.is_retryable()),
+            _ => false,
+        };
+        is_worth_it && (self.repeat == Repeat::Always || !error.may_have_run())
+    }
+}

@@ -1,0 +1,55 @@
+//! The wait for a lock, over several tries.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::Error;
+
+/// What a request wants to wait for its lock. A try that follows a broken one has only what is left of it.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    whole: Option<Duration>,
+    since: Instant,
+}
+
+impl Wait {
+    pub(crate) fn start(whole: Option<Duration>) -> Self {
+        Self {
+            whole,
+            since: Instant::now(),
+        }
+    }
+
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let whole = self.whole?;
+        Some(whole.saturating_sub(self.since.elapsed()))
+    }
+
+    /// Who was refused the lock, and is to ask for it again all the same, waits anew.
+    pub(crate) fn restart(&mut self) {
+        self.since = Instant::now();
+    }
+}
+
+pub(crate) fn is_contended(error: &Error) -> bool {
+    matches!(error, Error::Contended(_) | Error::TimedOut(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    #[tokio::test(start_paused = true)]
+    async fn time_that_has_passed_is_not_waited_again() {
+        let mut wait = Wait::start(Some(Duration::from_secs(5)));
+        advance(Duration::from_secs(2)).await;
+        assert_eq!(wait.left(), Some(Duration::from_secs(3)));
+        advance(Duration::from_secs(9)).await;
+        assert_eq!(wait.left(), Some(Duration::ZERO));
+        wait.restart();
+        assert_eq!(wait.left(), Some(Duration::from_secs(5)));
+        assert_eq!(Wait::start(None).left(), None);
+    }
+}

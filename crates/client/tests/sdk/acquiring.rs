@@ -1,0 +1,138 @@
+//! Taking locks: waiting, giving up, and taking them again.
+
+use forrst_client::Error;
+
+use crate::host::{Host, ms, soon};
+use crate::proxy::Proxy;
+
+#[tokio::test]
+async fn a_lock_is_held_until_it_is_released() {
+    let host = Host::start().await;
+    for client in host.clients() {
+        let lease = soon(client.lock("export:orders").ttl(ms(10_000)).acquire())
+            .await
+            .unwrap();
+        assert_eq!(lease.full_key(), "lock:export:orders");
+        assert!(lease.is_held());
+        assert!(lease.remaining() > ms(1_000) && lease.remaining() <= ms(10_000));
+        let error = soon(client.lock("export:orders").acquire())
+            .await
+            .unwrap_err();
+        assert!(matches!(error, Error::Contended(_)), "{error}");
+        soon(lease.release()).await.unwrap();
+        let status = client.locks().status("lock:export:orders").await.unwrap();
+        assert_eq!(status, None);
+    }
+}
+
+#[tokio::test]
+async fn a_function_s_lock_is_shared_with_its_callers() {
+    let host = Host::start().await;
+    let acquire = host
+        .http()
+        .lock("user:1")
+        .function("payments.charge")
+        .owner("me");
+    let held = soon(acquire.hold()).await.unwrap();
+    assert_eq!(held.full_key, "lock:payments.charge:user:1");
+    assert_eq!((held.key.as_str(), held.owner.as_str()), ("user:1", "me"));
+}
+
+#[tokio::test]
+async fn who_waits_gets_the_lock_when_it_is_free() {
+    let host = Host::start().await;
+    for client in host.clients() {
+        let first = soon(client.lock("k").acquire()).await.unwrap();
+        let next = tokio::spawn(client.lock("k").wait(ms(30_000)).acquire());
+        host.until_waiting(1).await;
+        soon(first.release()).await.unwrap();
+        let next = soon(next).await.unwrap().unwrap();
+        assert!(next.is_held());
+        soon(next.release()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn who_waited_for_longer_than_the_ttl_still_has_all_of_it() {
+    let host = Host::start().await;
+    let (waited, ttl) = (ms(1_500), ms(1_000));
+    for client in host.clients() {
+        let first = soon(client.lock("k").acquire()).await.unwrap();
+        let next = tokio::spawn(client.lock("k").ttl(ttl).wait(ms(30_000)).acquire());
+        tokio::time::sleep(waited).await;
+        soon(first.release()).await.unwrap();
+        let next = soon(next).await.unwrap().unwrap();
+        assert!(next.is_held());
+        assert!(next.remaining() <= ttl);
+        soon(next.release()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn who_stops_waiting_leaves_the_queue() {
+    let host = Host::start().await;
+    let first = soon(host.http().lock("k").acquire()).await.unwrap();
+    for client in host.clients() {
+        let waiting = tokio::spawn(client.lock("k").wait(ms(60_000)).acquire());
+        host.until_waiting(1).await;
+        waiting.abort();
+        host.until_waiting(0).await;
+    }
+    assert!(first.is_held());
+    soon(first.release()).await.unwrap();
+    host.until_free("lock:k").await;
+}
+
+#[tokio::test]
+async fn who_stops_waiting_in_the_moment_of_the_grant_leaves_no_lock_behind() {
+    for is_http in [true, false] {
+        let host = Host::start().await;
+        let proxy = Proxy::to(&host).await;
+        let builder = if is_http {
+            proxy.http()
+        } else {
+            proxy.websocket()
+        };
+        let client = soon(builder.connect()).await.unwrap();
+        proxy.delay(ms(200));
+        let acquiring = tokio::spawn(client.lock("k").acquire());
+        let locks = host.http().locks();
+        soon(async { while locks.status("lock:k").await.unwrap().is_none() {} }).await;
+        acquiring.abort();
+        host.until_free("lock:k").await;
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_named_again_gets_the_same_lease() {
+    let host = Host::start().await;
+    let acquire = host.http().lock("k").owner("worker-1").attempt("job-7");
+    let first = soon(acquire.clone().hold()).await.unwrap();
+    // As after a crash: another client, the same names.
+    let acquire = host
+        .websocket()
+        .lock("k")
+        .owner("worker-1")
+        .attempt("job-7");
+    let again = soon(acquire.acquire()).await.unwrap();
+    assert_eq!(first.fence, again.fence());
+    let other = host.http().lock("k").owner("worker-1").attempt("job-8");
+    let error = soon(other.hold()).await.unwrap_err();
+    assert!(
+        matches!(error, Error::Contended(_)),
+        "not reentrant: {error}"
+    );
+}
+
+#[tokio::test]
+async fn a_wrong_ttl_is_rejected_with_its_place() {
+    let host = Host::start().await;
+    let week = std::time::Duration::from_secs(7 * 24 * 60 * 60);
+    let error = soon(host.http().lock("k").ttl(week).acquire())
+        .await
+        .unwrap_err();
+    let Error::Rejected(failure) = &error else {
+        panic!("{error}")
+    };
+    assert_eq!(failure.pointer(), Some("/call/arguments/ttl"));
+}

@@ -1,0 +1,193 @@
+//! A server that listens, and functions that can be watched.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use forrst_client::Client;
+use forrst_protocol::ErrorCode;
+use forrst_server::schemars::{self, JsonSchema};
+use forrst_server::{Context, FunctionError, Server};
+use forrst_stores::MemoryStore;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Charge {
+    pub(crate) user: String,
+    pub(crate) amount: u64,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Receipt {
+    pub(crate) charged: u64,
+    pub(crate) fence: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Sleep {
+    ms: u64,
+}
+
+type Any = Map<String, Value>;
+
+/// A server with `payments.charge`, `test.gate`, `test.sleep`, `test.decline` and `test.context`.
+pub(crate) struct Host {
+    pub(crate) server: Server,
+    pub(crate) address: SocketAddr,
+    charges: Arc<AtomicUsize>,
+    gate: Arc<Semaphore>,
+}
+
+impl Host {
+    pub(crate) async fn start() -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap()).await
+    }
+
+    pub(crate) async fn start_at(address: SocketAddr) -> Self {
+        let charges = Arc::new(AtomicUsize::new(0));
+        let gate = Arc::new(Semaphore::new(0));
+        let (count, at_gate) = (charges.clone(), gate.clone());
+        let server = Server::builder()
+            .store(Arc::new(MemoryStore::new()))
+            .node("node-test")
+            .function(
+                "payments.charge",
+                "1.0.0",
+                move |context: Context, charge: Charge| {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    let fence = context.lease().map(|lease| lease.fence().to_string());
+                    async move {
+                        Ok(Receipt {
+                            charged: charge.amount,
+                            fence,
+                        })
+                    }
+                },
+            )
+            .function("test.gate", "1.0.0", move |_, _: Any| {
+                let gate = at_gate.clone();
+                async move {
+                    gate.acquire().await?.forget();
+                    Ok(json!({}))
+                }
+            })
+            .function("test.sleep", "1.0.0", async |_, Sleep { ms }: Sleep| {
+                tokio::time::sleep(Duration::from_millis(ms)).await;
+                Ok(json!({"slept": ms}))
+            })
+            .function("test.decline", "1.0.0", async |_, _: Any| {
+                let declined = FunctionError::application("PAYMENTS_DECLINED", "No money left");
+                Err::<Value, _>(declined.with_detail("limit", 100).at_argument(["amount"]))
+            })
+            .function("test.busy", "1.0.0", async |_, _: Any| {
+                Err::<Value, _>(FunctionError::new(ErrorCode::Unavailable, "Not now"))
+            })
+            .function("test.context", "1.0.0", async |context: Context, _: Any| {
+                let remaining = context.remaining().map(|left| left.as_secs_f64());
+                let sent = context
+                    .caller_context()
+                    .map(|context| context.get().to_owned());
+                Ok(json!({"remaining": remaining, "context": sent}))
+            })
+            .build()
+            .unwrap();
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn({
+            let server = server.clone();
+            async move { server.serve_on(listener).await }
+        });
+        Self {
+            server,
+            address,
+            charges,
+            gate,
+        }
+    }
+
+    pub(crate) fn http(&self) -> Client {
+        Client::builder(format!("http://{}", self.address))
+            .build()
+            .unwrap()
+    }
+
+    pub(crate) fn websocket(&self) -> Client {
+        Client::builder(format!("ws://{}", self.address))
+            .build()
+            .unwrap()
+    }
+
+    /// One client for each way to the server.
+    pub(crate) fn clients(&self) -> [Client; 2] {
+        [self.http(), self.websocket()]
+    }
+
+    /// How often `payments.charge` has run.
+    pub(crate) fn charges(&self) -> usize {
+        self.charges.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn open_gate(&self) {
+        self.gate.add_permits(1);
+    }
+
+    pub(crate) async fn until_waiting(&self, count: usize) {
+        until(&format!("{count} wait"), || {
+            self.server.locks().waiting() == count
+        })
+        .await;
+    }
+
+    pub(crate) async fn until_free(&self, full_key: &str) {
+        let locks = self.http().locks();
+        soon(async {
+            while locks.status(full_key).await.unwrap().is_some() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+
+    /// Ends the server and all its connections.
+    pub(crate) async fn stop(&self) {
+        self.server.shut_down(Duration::ZERO).await;
+    }
+}
+
+pub(crate) fn charge() -> Charge {
+    Charge {
+        user: "user_123".to_owned(),
+        amount: 100,
+    }
+}
+
+pub(crate) fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// Waits for something that has to come soon, on any machine.
+pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
+    let answer = tokio::time::timeout(Duration::from_secs(20), what).await;
+    answer.expect("nothing came in 20 seconds")
+}
+
+/// Waits until something is so.
+pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let result = tokio::time::timeout(Duration::from_secs(20), waiting).await;
+    result.unwrap_or_else(|_| panic!("not in 20 seconds: {what}"));
+}
+
+/// A port that nobody listens on.
+pub(crate) async fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    listener.local_addr().unwrap()
+}

@@ -1,0 +1,273 @@
+//! Leases: renewed, lost, given back.
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use forrst_client::{Client, Error, Loss, Retry};
+use tokio::time::Instant;
+
+use crate::host::{Host, ms, soon, until};
+use crate::proxy::Proxy;
+
+/// Short, and long enough for a machine that has other things to do as well.
+const TTL: Duration = Duration::from_millis(1_500);
+
+#[tokio::test]
+async fn a_lease_outlives_many_ttls() {
+    let host = Host::start().await;
+    for client in host.clients() {
+        let lease = soon(client.lock("k").ttl(TTL).acquire()).await.unwrap();
+        let (first_end, first_expiry) = (lease.held_until(), lease.expires_at());
+        let end = Instant::now() + TTL * 3;
+        while Instant::now() < end {
+            assert!(lease.is_held());
+            tokio::time::sleep(ms(20)).await;
+        }
+        assert!(lease.held_until() > first_end + TTL);
+        assert!(lease.expires_at() > first_expiry + TTL);
+        let status = client.locks().status("lock:k").await.unwrap().unwrap();
+        assert_eq!(status.fence, lease.fence());
+        soon(lease.release()).await.unwrap();
+        host.until_free("lock:k").await;
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_lost_in_time_when_the_server_is_gone_and_stays_lost() {
+    for is_http in [true, false] {
+        let host = Host::start().await;
+        let proxy = Proxy::to(&host).await;
+        let builder = if is_http {
+            proxy.http()
+        } else {
+            proxy.websocket()
+        };
+        let client = soon(builder.connect()).await.unwrap();
+        let lease = soon(client.lock("k").ttl(TTL).acquire()).await.unwrap();
+        let notice = lease.notice();
+        proxy.cut();
+        let cut = Instant::now();
+        assert!(lease.held_until() <= cut + TTL);
+        let loss = soon(lease.lost()).await;
+        assert!(Instant::now() >= lease.held_until());
+        assert!(cut.elapsed() < TTL * 2, "{:?}", cut.elapsed());
+        assert!(matches!(&loss, Loss::Expired(Some(_))), "{loss}");
+        assert!(!lease.is_held() && notice.is_lost());
+        assert_eq!(lease.remaining(), Duration::ZERO);
+
+        proxy.pass();
+        tokio::time::sleep(TTL).await;
+        assert!(!lease.is_held(), "lost stays lost");
+        assert!(matches!(soon(notice.lost()).await, Loss::Expired(_)));
+        let error = soon(lease.release()).await.unwrap_err();
+        assert!(matches!(error, Error::Lost(_)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_never_held_for_longer_here_than_on_the_server() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let client = proxy.http().build().unwrap();
+    let lease = soon(client.lock("k").ttl(TTL).acquire()).await.unwrap();
+    proxy.cut();
+    // Who waits on the server gets it at its expiry there.
+    let next = tokio::spawn(host.http().lock("k").wait(ms(20_000)).hold());
+    soon(next).await.unwrap().unwrap();
+    assert!(!lease.is_held());
+}
+
+#[tokio::test]
+async fn the_way_of_an_answer_does_not_count_as_time_that_the_lease_is_held() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let client = soon(proxy.websocket().connect()).await.unwrap();
+    let way = ms(300);
+    proxy.delay(way);
+    let lease = soon(client.lock("k").ttl(ms(3_000)).acquire())
+        .await
+        .unwrap();
+    let first_end = lease.held_until();
+    // Client and server read the clock of the same machine.
+    let longer_than_there = || {
+        let there = lease.expires_at().duration_since(SystemTime::now());
+        lease.remaining().saturating_sub(there.unwrap_or_default())
+    };
+    assert!(longer_than_there() < way / 2, "{:?}", longer_than_there());
+    until("it is renewed", || lease.held_until() > first_end).await;
+    assert!(longer_than_there() < way / 2, "{:?}", longer_than_there());
+}
+
+#[tokio::test]
+async fn a_connection_that_swallows_everything_is_replaced() {
+    for is_http in [true, false] {
+        let host = Host::start().await;
+        let proxy = Proxy::to(&host).await;
+        let builder = if is_http {
+            proxy.http()
+        } else {
+            proxy.websocket()
+        };
+        let client = soon(builder.connect()).await.unwrap();
+        let ttl = ms(3_000);
+        let lease = soon(client.lock("k").ttl(ttl).acquire()).await.unwrap();
+        proxy.swallow();
+        tokio::time::sleep(ttl / 2).await;
+        // What was sent in between is gone, and nobody says so.
+        proxy.pass();
+        tokio::time::sleep(ttl).await;
+        assert!(lease.is_held(), "http: {is_http}");
+    }
+}
+
+#[tokio::test]
+async fn answers_that_come_too_late_do_not_revive_a_lease() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let client = proxy.websocket().build().unwrap();
+    let lease = soon(client.lock("k").ttl(TTL).acquire()).await.unwrap();
+    proxy.delay(TTL);
+    soon(lease.lost()).await;
+    proxy.pass();
+    tokio::time::sleep(TTL).await;
+    assert!(!lease.is_held());
+}
+
+#[tokio::test]
+async fn a_lease_that_the_server_gives_to_nobody_any_more_is_lost_at_once() {
+    let host = Host::start().await;
+    for client in host.clients() {
+        let ttl = ms(6_000);
+        let lease = soon(client.lock("k").ttl(ttl).acquire()).await.unwrap();
+        host.http().locks().force_release("lock:k").await.unwrap();
+        let start = Instant::now();
+        let loss = soon(lease.lost()).await;
+        assert!(matches!(loss, Loss::Refused(_)), "{loss}");
+        assert!(
+            start.elapsed() < ttl - ms(1_000),
+            "with the next renewal, not at the end"
+        );
+        assert_eq!(lease.remaining(), Duration::ZERO);
+        let error = soon(lease.release()).await.unwrap_err();
+        assert!(matches!(error, Error::Lost(Loss::Refused(_))), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_of_somebody_else_is_left_alone() {
+    let host = Host::start().await;
+    let client = host.http();
+    let lease = soon(client.lock("k").ttl(ms(60_000)).acquire())
+        .await
+        .unwrap();
+    client.locks().force_release("lock:k").await.unwrap();
+    let next = soon(client.lock("k").hold()).await.unwrap();
+    let error = soon(lease.release()).await.unwrap_err();
+    assert!(matches!(error, Error::Lost(Loss::Refused(_))), "{error}");
+    let status = client.locks().status("lock:k").await.unwrap().unwrap();
+    assert_eq!(status.fence, next.fence);
+}
+
+#[tokio::test]
+async fn a_dropped_lease_is_released() {
+    let host = Host::start().await;
+    for client in host.clients() {
+        let lease = soon(client.lock("k").ttl(ms(60_000)).acquire())
+            .await
+            .unwrap();
+        let notice = lease.notice();
+        drop(lease);
+        host.until_free("lock:k").await;
+        assert!(!notice.is_lost(), "what was given back is not lost");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_is_dropped_while_the_server_is_away_is_released_when_it_is_back() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let client = proxy.http().build().unwrap();
+    let lease = soon(client.lock("k").ttl(ms(60_000)).acquire())
+        .await
+        .unwrap();
+    proxy.cut();
+    drop(lease);
+    tokio::time::sleep(ms(100)).await;
+    proxy.pass();
+    host.until_free("lock:k").await;
+}
+
+#[tokio::test]
+async fn a_release_that_fails_goes_on_in_the_background() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let client = proxy.http().retry(Retry::never()).build().unwrap();
+    let lease = soon(client.lock("k").ttl(ms(60_000)).acquire())
+        .await
+        .unwrap();
+    proxy.cut();
+    soon(lease.release()).await.unwrap_err();
+    proxy.pass();
+    host.until_free("lock:k").await;
+}
+
+#[tokio::test]
+async fn a_release_that_is_dropped_half_way_goes_on_in_the_background() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let client = soon(proxy.websocket().connect()).await.unwrap();
+    let lease = soon(client.lock("k").ttl(ms(60_000)).acquire())
+        .await
+        .unwrap();
+    proxy.swallow();
+    let release = tokio::time::timeout(ms(50), lease.release()).await;
+    assert!(release.is_err(), "it cannot have been answered");
+    proxy.cut();
+    proxy.pass();
+    host.until_free("lock:k").await;
+}
+
+#[tokio::test]
+async fn a_lease_that_is_kept_stays_and_is_not_renewed() {
+    let host = Host::start().await;
+    let client = host.http();
+    let lease = soon(client.lock("k").ttl(TTL).acquire()).await.unwrap();
+    let held = lease.keep();
+    let status = client.locks().status("lock:k").await.unwrap().unwrap();
+    assert_eq!((status.fence, status.owner), (held.fence, held.owner));
+    // Nobody but its expiry ends it.
+    host.until_free("lock:k").await;
+}
+
+/// What a process sees that was stopped, and goes on: all its timers are late at once.
+#[test]
+fn a_process_that_was_stopped_finds_its_lease_lost_before_anything_else() {
+    let (tell, address) = std::sync::mpsc::channel::<SocketAddr>();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let host = Host::start().await;
+            tell.send(host.address).unwrap();
+            std::future::pending::<()>().await;
+        });
+    });
+    let address = address.recv().unwrap();
+    let client = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    client.block_on(async {
+        let client = Client::builder(format!("http://{address}"))
+            .build()
+            .unwrap();
+        let lease = soon(client.lock("k").ttl(TTL).acquire()).await.unwrap();
+        tokio::time::sleep(TTL).await;
+        assert!(lease.is_held());
+        std::thread::sleep(TTL * 2);
+        assert!(!lease.is_held());
+        tokio::time::sleep(TTL).await;
+        assert!(!lease.is_held(), "late timers renew nothing");
+        let error = soon(lease.release()).await.unwrap_err();
+        assert!(matches!(error, Error::Lost(_)), "{error}");
+    });
+}

@@ -1,0 +1,172 @@
+//! Requests that arrive, and whose answers do not.
+
+use forrst_client::{Error, Lock, Retry};
+
+use crate::host::{Host, Receipt, charge, ms, soon};
+use crate::proxy::Proxy;
+
+#[tokio::test]
+async fn a_call_whose_answer_was_lost_is_not_made_twice() {
+    for is_http in [true, false] {
+        let host = Host::start().await;
+        let proxy = Proxy::to(&host).await;
+        let builder = if is_http {
+            proxy.http()
+        } else {
+            proxy.websocket()
+        };
+        let client = soon(builder.connect()).await.unwrap();
+        proxy.lose_answers(1);
+        let call = client.call::<_, Receipt>("payments.charge", charge());
+        let error = soon(call.into_future()).await.unwrap_err();
+        assert!(matches!(error, Error::Interrupted(_)), "{error}");
+        assert!(error.may_have_run());
+        assert_eq!((proxy.lost(), host.charges()), (1, 1));
+    }
+}
+
+#[tokio::test]
+async fn an_idempotent_call_whose_answer_was_lost_is_made_again() {
+    for is_http in [true, false] {
+        let host = Host::start().await;
+        let proxy = Proxy::to(&host).await;
+        let builder = if is_http {
+            proxy.http()
+        } else {
+            proxy.websocket()
+        };
+        let client = soon(builder.connect()).await.unwrap();
+        proxy.lose_answers(1);
+        let call = client
+            .call::<_, Receipt>("payments.charge", charge())
+            .idempotent();
+        let receipt = soon(call.into_future()).await.unwrap();
+        assert_eq!(receipt.charged, 100);
+        assert_eq!((proxy.lost(), host.charges()), (1, 2));
+    }
+}
+
+#[tokio::test]
+async fn a_locked_call_whose_answer_was_lost_is_not_made_twice_either() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let client = proxy.http().build().unwrap();
+    proxy.lose_answers(1);
+    let call = client
+        .call::<_, Receipt>("payments.charge", charge())
+        .lock(Lock::key("k"));
+    soon(call.into_future()).await.unwrap_err();
+    assert_eq!(host.charges(), 1);
+}
+
+#[tokio::test]
+async fn an_acquisition_whose_answer_was_lost_gets_the_same_lease() {
+    for is_http in [true, false] {
+        let host = Host::start().await;
+        let proxy = Proxy::to(&host).await;
+        let builder = if is_http {
+            proxy.http()
+        } else {
+            proxy.websocket()
+        };
+        let client = soon(builder.connect()).await.unwrap();
+        proxy.lose_answers(2);
+        let lease = soon(client.lock("k").acquire()).await.unwrap();
+        assert_eq!(proxy.lost(), 2);
+        assert!(lease.is_held());
+        let status = host.http().locks().status("lock:k").await.unwrap().unwrap();
+        assert_eq!(
+            (status.fence, status.owner.as_str()),
+            (lease.fence(), lease.owner())
+        );
+        // There is one counter for all fences: a second grant would have used one.
+        let next = soon(host.http().lock("other").hold()).await.unwrap();
+        assert_eq!(next.fence.number(), lease.fence().number() + 1);
+        soon(lease.release()).await.unwrap();
+        host.until_free("lock:k").await;
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_came_by_a_repeated_request_is_not_trusted_for_longer_than_it_lasts() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let slow = Retry::default().first_pause(ms(600)).longest_pause(ms(600));
+    let client = proxy.http().retry(slow).build().unwrap();
+    proxy.lose_answers(1);
+    let ttl = ms(10_000);
+    let start = tokio::time::Instant::now();
+    let lease = soon(client.lock("k").ttl(ttl).acquire()).await.unwrap();
+    assert!(start.elapsed() > ms(300), "there was a second try");
+    assert!(
+        lease.held_until() <= start + ttl + ms(250),
+        "counted from the first"
+    );
+}
+
+#[tokio::test]
+async fn an_acquisition_that_is_given_up_without_an_answer_leaves_nothing_behind() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let client = proxy.http().retry(Retry::never()).build().unwrap();
+    proxy.lose_answers(1);
+    let error = soon(client.lock("k").acquire()).await.unwrap_err();
+    assert!(matches!(error, Error::Interrupted(_)), "{error}");
+    host.until_free("lock:k").await;
+}
+
+#[tokio::test]
+async fn a_release_whose_answer_was_lost_is_done() {
+    for is_http in [true, false] {
+        let host = Host::start().await;
+        let proxy = Proxy::to(&host).await;
+        let builder = if is_http {
+            proxy.http()
+        } else {
+            proxy.websocket()
+        };
+        let client = builder.build().unwrap();
+        let lease = soon(client.lock("k").acquire()).await.unwrap();
+        proxy.lose_answers(1);
+        soon(lease.release()).await.unwrap();
+        assert_eq!(proxy.lost(), 1);
+
+        let held = soon(client.lock("k").hold()).await.unwrap();
+        proxy.lose_answers(1);
+        let locks = client.locks();
+        let release = locks.release(&held.full_key, &held.owner, Some(held.fence));
+        soon(release).await.unwrap();
+        assert_eq!(proxy.lost(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_release_whose_answer_was_lost_is_done_also_when_the_next_one_holds_the_lock() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let slow = Retry::default().first_pause(ms(600)).longest_pause(ms(600));
+    let client = proxy.http().retry(slow).build().unwrap();
+    let lease = soon(client.lock("k").acquire()).await.unwrap();
+    proxy.lose_answers(1);
+    let next = tokio::spawn(host.http().lock("k").wait(ms(10_000)).hold());
+    soon(lease.release()).await.unwrap();
+    let next = soon(next).await.unwrap().unwrap();
+    let status = host.http().locks().status("lock:k").await.unwrap().unwrap();
+    assert_eq!(status.fence, next.fence, "the successor is left alone");
+}
+
+#[tokio::test]
+async fn a_release_by_somebody_else_is_no_success() {
+    let host = Host::start().await;
+    let client = host.http();
+    let held = soon(client.lock("k").hold()).await.unwrap();
+    let locks = client.locks();
+    locks
+        .release(&held.full_key, &held.owner, Some(held.fence))
+        .await
+        .unwrap();
+    let again = locks
+        .release(&held.full_key, &held.owner, Some(held.fence))
+        .await;
+    assert!(matches!(again, Err(Error::AlreadyReleased(_))), "{again:?}");
+}

@@ -1,0 +1,16 @@
+//! The client against real servers of this machine, and against a proxy that loses answers.
+
+mod acquiring;
+mod api_key;
+mod calls;
+mod deadlines;
+mod errors;
+mod host;
+mod leases;
+mod locks;
+mod lost_answers;
+mod proxy;
+mod raw_server;
+mod retries;
+mod tls;
+mod websocket;

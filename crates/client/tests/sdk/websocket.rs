@@ -1,0 +1,119 @@
+//! Many calls over one WebSocket.
+
+use forrst_client::{Error, Retry};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use crate::host::{Charge, Host, Receipt, charge, ms, soon};
+use crate::proxy::Proxy;
+
+#[tokio::test]
+async fn many_calls_share_one_connection_and_each_gets_its_own_answer() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let client = proxy.websocket().build().unwrap();
+    let calls = (0..3_000).map(|amount| {
+        let charge = Charge {
+            user: "u".to_owned(),
+            amount,
+        };
+        client
+            .call::<_, Receipt>("payments.charge", charge)
+            .into_future()
+    });
+    let receipts = soon(join_all(calls)).await;
+    for (amount, receipt) in (0..).zip(receipts) {
+        assert_eq!(receipt.unwrap().charged, amount);
+    }
+    assert_eq!(host.charges(), 3_000);
+    assert_eq!(proxy.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_slow_call_does_not_hold_up_the_others() {
+    let host = Host::start().await;
+    let client = host.websocket();
+    let slow = tokio::spawn(
+        client
+            .call::<_, Value>("test.gate", json!({}))
+            .into_future(),
+    );
+    soon(
+        client
+            .call::<_, Receipt>("payments.charge", charge())
+            .into_future(),
+    )
+    .await
+    .unwrap();
+    assert!(!slow.is_finished());
+    host.open_gate();
+    soon(slow).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_connection_is_opened_again_after_the_server_was_started_again() {
+    let host = Host::start().await;
+    let client = host.websocket();
+    soon(client.ping()).await.unwrap();
+    host.stop().await;
+    let patient = Retry::default()
+        .first_pause(ms(5))
+        .longest_pause(ms(20))
+        .attempts(1_000);
+    let call = client
+        .call::<_, Receipt>("payments.charge", charge())
+        .retry(patient);
+    let call = tokio::spawn(call.into_future());
+    tokio::time::sleep(ms(50)).await;
+    let address = host.address;
+    drop(host);
+    let host = Host::start_at(address).await;
+    soon(call).await.unwrap().unwrap();
+    assert_eq!(host.charges(), 1);
+}
+
+#[tokio::test]
+async fn calls_under_way_when_the_connection_breaks_may_have_run() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let client = proxy.websocket().build().unwrap();
+    let calls: Vec<_> = (0..10)
+        .map(|_| {
+            tokio::spawn(
+                client
+                    .call::<_, Value>("test.gate", json!({}))
+                    .into_future(),
+            )
+        })
+        .collect();
+    soon(client.ping()).await.unwrap();
+    proxy.cut();
+    for call in calls {
+        let error = soon(call).await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::Interrupted(_)), "{error}");
+    }
+    proxy.pass();
+    soon(client.ping()).await.unwrap();
+    assert_eq!(proxy.connections(), 2);
+}
+
+#[tokio::test]
+async fn the_connection_is_closed_when_nobody_needs_it_any_more() {
+    let host = Host::start().await;
+    let client = host.websocket();
+    soon(client.ping()).await.unwrap();
+    drop(client);
+    // A server that drains waits for every connection that is open.
+    soon(host.server.shut_down(ms(60_000))).await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_large_is_no_reason_to_wait() {
+    let host = Host::start().await;
+    let client = host.websocket();
+    let huge = json!({"user": "x".repeat(2 * 1024 * 1024), "amount": 1});
+    let call = client.call::<_, Receipt>("payments.charge", huge);
+    let error = soon(call.into_future()).await.unwrap_err();
+    assert!(matches!(error, Error::Interrupted(_)), "{error}");
+    soon(client.ping()).await.unwrap();
+}
