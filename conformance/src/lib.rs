@@ -33,7 +33,7 @@ pub use mismatch::Mismatch;
 pub use pattern::PatternError;
 pub use play::Failure;
 pub use report::{Counts, Outcome, Report, Verdict};
-pub use run::{Options, RunError, run};
+pub use run::{Options, RunError, run, run_in_turn};
 pub use template::TemplateError;
 pub use transport::UrlError;
 pub use vector::{StepError, Transport, Vector, VectorError};

@@ -12,7 +12,7 @@ use crate::check::{Checked, Sent, check};
 use crate::mismatch::{Mismatch, shortened, shown};
 use crate::rules::Id;
 use crate::template::{self, TemplateError, Variables};
-use crate::transport::{Answer, Exchange, ExchangeError, Server, Wire};
+use crate::transport::{Answer, Exchange, ExchangeError, Servers, Wire};
 use crate::vector::{Action, Capture, Count, Expect, Message, Step, Transport, Vector};
 
 /// The pause before a step with `until_ms` is sent again.
@@ -42,12 +42,12 @@ pub struct Failure {
 pub(crate) async fn play(
     vector: &Vector,
     transport: Transport,
-    server: &Server,
+    servers: &Servers,
     patience: Duration,
 ) -> Result<(), Failure> {
     let mut player = Player {
         line: Line {
-            server: server.clone(),
+            servers: servers.beginning_again(),
             transport,
             patience,
         },
@@ -138,13 +138,19 @@ impl Player {
         until: Option<Duration>,
     ) -> Result<(), StepReport> {
         let give_up = until.map(|until| Instant::now() + until);
+        // What one server has seen come true, another may be about to hear.
+        let mut to_hold = until.map_or(1, |_| self.line.servers.count());
         loop {
             let outgoing = self.line.outgoing(message, &self.variables);
             let result = self.line.send(outgoing, expect, &self.variables).await;
             let may_come_right = give_up.is_some_and(|give_up| Instant::now() < give_up);
             match result {
+                Ok(_) if to_hold > 1 => to_hold -= 1,
                 Ok(body) => return self.capture(capture, body.as_ref()),
-                Err(_) if may_come_right => sleep(PAUSE).await,
+                Err(_) if may_come_right => {
+                    to_hold = self.line.servers.count();
+                    sleep(PAUSE).await;
+                }
                 Err(report) => return Err(report),
             }
         }
@@ -157,7 +163,7 @@ impl Player {
             .map_err(StepReport::from)?;
         let exchange = self
             .line
-            .server
+            .servers
             .open(outgoing.wire.clone())
             .await
             .map_err(|error| outgoing.failed(&Expect::default(), &error))?;
@@ -270,7 +276,7 @@ impl Outgoing {
 /// The way to the server.
 #[derive(Debug, Clone)]
 struct Line {
-    server: Server,
+    servers: Servers,
     transport: Transport,
     patience: Duration,
 }
@@ -299,7 +305,7 @@ impl Line {
     ) -> Result<Option<Value>, StepReport> {
         let outgoing = outgoing?;
         let exchange = self
-            .server
+            .servers
             .open(outgoing.wire.clone())
             .await
             .map_err(|error| outgoing.failed(expect, &error))?;

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::catalogue::{self, CatalogueError};
 use crate::play::play;
 use crate::report::{Outcome, Report, Verdict};
-use crate::transport::{Server, UrlError};
+use crate::transport::{Server, Servers, UrlError};
 use crate::vector::{Transport, Vector};
 
 /// What to run, and how.
@@ -65,7 +65,22 @@ pub enum RunError {
 
 /// Plays the vectors against the server at `url`, such as `http://127.0.0.1:7420`.
 pub async fn run(url: &str, options: &Options) -> Result<Report, RunError> {
-    let server = Server::parse(url)?;
+    run_in_turn(&[url], options).await
+}
+
+/// Plays the vectors against servers that share one store: each request of a vector goes to the next of them, and what is
+/// to come true has to be so at all of them.
+///
+/// What a server remembers by itself, the numbers of `demo.counter`, is asked of the first.
+///
+/// # Panics
+///
+/// When there is no server.
+pub async fn run_in_turn(urls: &[&str], options: &Options) -> Result<Report, RunError> {
+    assert!(!urls.is_empty(), "there is no server");
+    let servers: Result<Vec<Server>, UrlError> =
+        urls.iter().map(|url| Server::parse(url)).collect();
+    let servers = servers?;
     let mut vectors = match &options.vectors {
         Some(folder) => catalogue::in_folder(folder)?,
         None => catalogue::embedded()?,
@@ -76,17 +91,18 @@ pub async fn run(url: &str, options: &Options) -> Result<Report, RunError> {
             return Err(RunError::NothingMatches(filter.clone()));
         }
     }
-    server
-        .reach()
-        .await
-        .map_err(|reason| RunError::Unreachable {
-            url: url.to_owned(),
+    for (server, url) in servers.iter().zip(urls) {
+        let reached = server.reach().await;
+        reached.map_err(|reason| RunError::Unreachable {
+            url: (*url).to_owned(),
             reason,
         })?;
+    }
+    let servers = Servers::new(servers);
     let (alone, beside_others): (Vec<Vector>, Vec<Vector>) =
         vectors.into_iter().partition(|vector| vector.alone);
-    let mut outcomes = play_all(beside_others, &server, options, options.jobs).await;
-    outcomes.extend(play_all(alone, &server, options, 1).await);
+    let mut outcomes = play_all(beside_others, &servers, options, options.jobs).await;
+    outcomes.extend(play_all(alone, &servers, options, 1).await);
     outcomes.sort_by(|one, other| {
         (&one.group, &one.name, one.transport).cmp(&(&other.group, &other.name, other.transport))
     });
@@ -98,7 +114,7 @@ pub async fn run(url: &str, options: &Options) -> Result<Report, RunError> {
 
 async fn play_all(
     vectors: Vec<Vector>,
-    server: &Server,
+    servers: &Servers,
     options: &Options,
     jobs: usize,
 ) -> Vec<Outcome> {
@@ -106,12 +122,12 @@ async fn play_all(
     let mut tasks = JoinSet::new();
     for vector in vectors.into_iter().map(Arc::new) {
         for transport in options.transports.iter().copied() {
-            let (vector, server, places) = (vector.clone(), server.clone(), places.clone());
+            let (vector, servers, places) = (vector.clone(), servers.clone(), places.clone());
             let patience = options.patience;
             tasks.spawn(async move {
                 let _place = places.acquire().await;
                 Outcome {
-                    verdict: verdict(&vector, transport, &server, patience).await,
+                    verdict: verdict(&vector, transport, &servers, patience).await,
                     group: vector.group.clone(),
                     name: vector.name.clone(),
                     transport,
@@ -125,13 +141,13 @@ async fn play_all(
 async fn verdict(
     vector: &Vector,
     transport: Transport,
-    server: &Server,
+    servers: &Servers,
     patience: Duration,
 ) -> Verdict {
     if !vector.transports.contains(&transport) {
         return Verdict::Skipped;
     }
-    match play(vector, transport, server, patience).await {
+    match play(vector, transport, servers, patience).await {
         Ok(()) => Verdict::Passed,
         Err(failure) => Verdict::Failed(Box::new(failure)),
     }

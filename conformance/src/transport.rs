@@ -4,6 +4,7 @@
 //! on it.
 
 mod http;
+mod servers;
 mod wire;
 mod ws;
 
@@ -14,6 +15,7 @@ use hyper::Uri;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+pub(crate) use servers::Servers;
 pub(crate) use wire::{Wire, unframed};
 
 /// Where the server is.

@@ -1,11 +1,11 @@
 //! All vectors against the real server, `forrst serve --demo`, over each transport and on each store.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 
-use forrst_conformance::{Options, Transport, run};
+use forrst_conformance::{Options, Transport, run_in_turn};
+use forrst_testkit::{Node, RedisServer, Serve};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn over_http() {
@@ -29,13 +29,37 @@ async fn over_a_websocket() {
     check(Transport::Ws, "memory:").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn over_http_by_two_nodes_on_one_redis() {
+    check_in_turn(Transport::Http).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_a_websocket_by_two_nodes_on_one_redis() {
+    check_in_turn(Transport::Ws).await;
+}
+
 async fn check(transport: Transport, store: &str) {
-    let server = RunningServer::start(store);
+    check_all(&[start(store)], transport).await;
+}
+
+async fn check_in_turn(transport: Transport) {
+    let redis = RedisServer::start();
+    let nodes = [start(&redis.url()), start(&redis.url())];
+    check_all(&nodes, transport).await;
+}
+
+async fn check_all(nodes: &[Node], transport: Transport) {
     let options = Options {
         transports: vec![transport],
         ..Options::default()
     };
-    let report = run(&server.url, &options).await.unwrap();
+    let urls: Vec<String> = nodes
+        .iter()
+        .map(|node| format!("http://{}", node.address()))
+        .collect();
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let report = run_in_turn(&urls, &options).await.unwrap();
     println!("{report}");
     let counts = report.counts();
     assert_eq!(counts.failed, 0, "vectors failed: their reports are above");
@@ -43,46 +67,8 @@ async fn check(transport: Transport, store: &str) {
 }
 
 /// A server on a port of its own, which ends with the test however that ends.
-struct RunningServer {
-    process: Child,
-    url: String,
-}
-
-impl RunningServer {
-    fn start(store: &str) -> Self {
-        let mut process = Command::new(binary())
-            .args(["serve", "--demo", "--store", store])
-            .args(["--listen", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the server's binary to run");
-        let output = process.stdout.take().expect("a pipe");
-        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
-        let url = lines.find_map(|line| address(&line));
-        // A pipe that nobody reads would fill up, and hold up the server.
-        std::thread::spawn(move || lines.for_each(drop));
-        let server = Self {
-            process,
-            url: url.unwrap_or_default(),
-        };
-        assert!(!server.url.is_empty(), "the server's banner has no address");
-        server
-    }
-}
-
-impl Drop for RunningServer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// The address in a line of the banner, such as `http   http://127.0.0.1:7420/forrst   (…)`.
-fn address(line: &str) -> Option<String> {
-    line.split_whitespace()
-        .filter_map(|word| word.strip_suffix("/forrst"))
-        .find(|word| word.starts_with("http://"))
-        .map(str::to_owned)
+fn start(store: &str) -> Node {
+    Serve::new(binary(), &["--demo", "--store", store]).node()
 }
 
 /// The `forrst` that belongs to the sources as they are. Cargo is asked each time: a binary that happens to lie there may be

@@ -61,6 +61,16 @@ impl Wire {
         }
     }
 
+    /// Whether it calls the demo function that remembers something.
+    pub(crate) fn asks_for_the_counter(&self) -> bool {
+        let text = match self {
+            Self::Ws(text) => text.as_bytes(),
+            Self::Http(request) => &request.body,
+        };
+        let call = br#""function":"demo.counter""#;
+        text.windows(call.len()).any(|window| window == call)
+    }
+
     /// For reports.
     pub(crate) fn shown(&self) -> String {
         match self {
