@@ -1,22 +1,36 @@
 //! `forrst serve`.
 
+mod doors;
+mod signals;
+
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use forrst_server::{Limits, Server};
-use forrst_stores::{Durability, OpenOptions};
+use forrst_server::{Audit, Server};
+use forrst_stores::{Durability, OpenOptions, url_without_secrets};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
-use tracing_subscriber::EnvFilter;
+use tracing::Subscriber;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
+use self::doors::Doors;
+use self::signals::Signals;
 use crate::demo;
 use crate::options::{DurabilityLevel, LogFormat, Settings};
 
 /// Serves until a signal ends it.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
-    start_log(settings.log_format);
+    #[cfg(feature = "otlp")]
+    let traces = crate::traces::Traces::start()?;
+    let log = tracing_subscriber::registry().with(lines(settings.log_format));
+    #[cfg(feature = "otlp")]
+    let log = log.with(traces.layer());
+    log.init();
+    log_panics();
     let runtime = Runtime::new().map_err(|error| format!("cannot start: {error}"))?;
     let outcome = runtime.block_on(serve(settings));
     // The last task to end may be the one that keeps the store open: it is to be closed in order.
@@ -25,11 +39,14 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
 }
 
 async fn serve(settings: Settings) -> Result<(), String> {
-    let server = build(&settings)?;
-    let mut signals = Signals::listen()?;
+    let doors = Doors::open(&settings)?;
+    let server = build(&settings, &doors).await?;
+    let can_reload = doors.can_reload() || settings.audit_log.is_some();
+    let mut signals = Signals::listen(can_reload)?;
     let listener = TcpListener::bind(&settings.listen)
         .await
         .map_err(|error| format!("cannot listen on {}: {error}", settings.listen))?;
+    doors.check_address(&listener, settings.is_insecure)?;
     let mut serving = JoinSet::new();
     if let Some(path) = &settings.unix {
         let serve = server.bind_unix(path).await;
@@ -40,11 +57,11 @@ async fn serve(settings: Settings) -> Result<(), String> {
 
     let http = server.clone();
     serving.spawn(async move { http.serve_on(listener).await });
-    let name = signals.next().await;
+    let name = signals.until_end(|| reload(&doors, &server)).await;
     tracing::info!(signal = name, drain = ?settings.drain_timeout, "shutting down");
     tokio::select! {
         () = server.shut_down(settings.drain_timeout) => {}
-        name = signals.next() => {
+        name = signals.until_end(|| ()) => {
             tracing::warn!(signal = name, "ending at once");
             std::process::exit(130);
         }
@@ -54,22 +71,31 @@ async fn serve(settings: Settings) -> Result<(), String> {
     Ok(())
 }
 
-fn build(settings: &Settings) -> Result<Server, String> {
+async fn build(settings: &Settings, doors: &Doors) -> Result<Server, String> {
     let mut options = OpenOptions::default();
     options.durability = match settings.durability {
         DurabilityLevel::Full => Durability::Full,
         DurabilityLevel::Process => Durability::Process,
     };
-    let store = forrst_stores::open(&settings.store, &options);
+    options.redis = settings.redis.clone();
+    let store = forrst_stores::open(&settings.store, &options).await;
     let store = store.map_err(|error| error.to_string())?;
-    let limits = Limits {
-        max_ttl: settings.max_ttl,
-        max_block: settings.max_block,
-        max_body: settings.max_body,
-        max_connections: settings.max_connections,
-        ..Limits::default()
-    };
-    let mut builder = Server::builder().store(store).limits(limits);
+    let mut builder = Server::builder()
+        .store(store)
+        .limits(settings.limits.clone())
+        .lock_config(settings.locks.clone())
+        .access(doors.access.clone());
+    if let Some(tls) = &doors.tls {
+        builder = builder.tls(tls.clone());
+    }
+    for host in &settings.allowed_hosts {
+        builder = builder.allow_host(host);
+    }
+    if let Some(path) = &settings.audit_log {
+        let audit = Audit::open(path);
+        let failed = |error| format!("cannot write the audit log {}: {error}", path.display());
+        builder = builder.audit(audit.map_err(failed)?);
+    }
     if let Some(node) = &settings.node {
         builder = builder.node(node);
     }
@@ -79,26 +105,11 @@ fn build(settings: &Settings) -> Result<Server, String> {
     builder.build().map_err(|error| error.to_string())
 }
 
-/// SIGTERM and SIGINT.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn listen() -> Result<Self, String> {
-        let listen = |kind| signal(kind).map_err(|error| format!("cannot mind signals: {error}"));
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
+/// Keys and certificates are read again, and the audit log is opened again.
+fn reload(doors: &Doors, server: &Server) {
+    doors.reload();
+    if let Err(error) = server.audit().reopen() {
+        tracing::error!(%error, "the audit log cannot be opened again");
     }
 }
 
@@ -107,9 +118,10 @@ fn print_banner(server: &Server, settings: &Settings, listener: &TcpListener) {
     let address = listener
         .local_addr()
         .map_or_else(|_| settings.listen.clone(), |address| address.to_string());
-    let is_durable = server.locks().store().capabilities().durable;
+    let capabilities = server.locks().store().capabilities();
     let lasts = match settings.durability {
-        _ if !is_durable => "locks end with the server",
+        _ if capabilities.shared => "shared with every server that uses it",
+        _ if !capabilities.durable => "locks end with the server",
         DurabilityLevel::Full => "durable",
         DurabilityLevel::Process => "durable, but not across a loss of power",
     };
@@ -123,19 +135,30 @@ fn print_banner(server: &Server, settings: &Settings, listener: &TcpListener) {
     };
     let banner = format!(
         "forrst {version} · {node}
-  http   http://{address}/forrst   (JSON-RPC and WebSocket: /rpc){unix}
+  http   {scheme}://{address}/forrst   (JSON-RPC and WebSocket: /rpc){unix}
+  page   {scheme}://{address}/   (figures for Prometheus: /metrics)
   store  {store} ({lasts})
   functions  {functions}
 
 Try it:
 
-  curl -s http://{address}/forrst -H 'content-type: application/json' -d '{example}'
+  curl -s {scheme}://{address}/forrst{key} -H 'content-type: application/json' -d '{example}'
 
 ",
         version = env!("CARGO_PKG_VERSION"),
+        scheme = if settings.tls.is_some() {
+            "https"
+        } else {
+            "http"
+        },
+        key = if settings.auth_file.is_some() {
+            " -H \"x-api-key: $FORRST_API_KEY\""
+        } else {
+            ""
+        },
         node = server.node(),
         unix = unix.unwrap_or_default(),
-        store = settings.store,
+        store = url_without_secrets(&settings.store),
         example = example(settings.demo),
     );
     // Nobody may be reading; the server is none the worse for it.
@@ -151,21 +174,28 @@ fn example(demo: bool) -> &'static str {
     }
 }
 
-/// Log lines go to stderr; `RUST_LOG` chooses which. A panic is a log line, too: its caller has an answer.
-fn start_log(format: LogFormat) {
+/// Log lines go to stderr; `RUST_LOG` chooses which.
+fn lines<S>(format: LogFormat) -> impl Layer<S>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let lines = tracing_subscriber::fmt::layer()
+        // A log that cannot be written must not end the server: it would be told on stderr, which is the log.
+        .log_internal_errors(false)
+        .with_writer(std::io::stderr);
+    let lines = match format {
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Json => lines.json().boxed(),
+    };
+    lines.with_filter(filter)
+}
+
+/// A panic is a log line, too: its caller has an answer.
+fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string);
         let message = panic.payload_as_str().unwrap_or("no message");
         tracing::error!(place, message, "a function panicked");
     }));
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        // A log that cannot be written must not end the server: it would be told on stderr, which is the log.
-        .log_internal_errors(false)
-        .with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).init(),
-        LogFormat::Json => lines.json().init(),
-    }
 }

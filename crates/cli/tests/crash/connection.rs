@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
 use tokio::net::TcpStream;
 
-use crate::wire::Answer;
+use forrst_testkit::Answer;
 
 pub(crate) struct Connection(BufStream<TcpStream>);
 
@@ -22,14 +22,14 @@ impl Connection {
     pub(crate) async fn call(&mut self, request: &Value) -> io::Result<Answer> {
         let body = request.to_string();
         let head = format!(
-            "POST /forrst HTTP/1.1\r\nhost: forrst\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "POST /forrst HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         self.exchange(&[head, body]).await
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> io::Result<Answer> {
-        let head = format!("GET {path} HTTP/1.1\r\nhost: forrst\r\n\r\n");
+        let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
         self.exchange(&[head]).await
     }
 

@@ -15,7 +15,7 @@ use crate::lease::Span;
 use crate::load::{Caller, Moment, Round};
 use crate::operation::{Ask, Operation, Outcome};
 use crate::server::{Place, Server};
-use crate::wire::{Lock, list};
+use forrst_testkit::{Lock, list};
 
 const CALLERS: usize = 32;
 const LOCKS: usize = 40;

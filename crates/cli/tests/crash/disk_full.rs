@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::connection::Connection;
 use crate::server::{Place, Server};
-use crate::wire::{Answer, Lock, Shown, list};
+use forrst_testkit::{Answer, Lock, Shown, list};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MINUTE: Duration = Duration::from_secs(60);

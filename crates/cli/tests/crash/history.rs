@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::lease::Lease;
 use crate::operation::{Ask, Operation, Outcome};
-use crate::wire::{Lock, Shown};
+use forrst_testkit::{Lock, Shown};
 
 pub(crate) struct History {
     pub(crate) locks: Vec<Lock>,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::wire::Shown;
+use forrst_testkit::Shown;
 
 /// Something happened at one moment between these two.
 #[derive(Debug, Clone, Copy)]

@@ -11,7 +11,7 @@ use crate::connection::Connection;
 use crate::lease::Span;
 use crate::operation::{Ask, Operation, Outcome};
 use crate::server::Killer;
-use crate::wire::{Answer, Lock, moment};
+use forrst_testkit::{Answer, Lock, moment};
 
 /// In milliseconds. The short ones run out around the crash, the long ones have to survive it.
 const TTLS: [u64; 8] = [200, 300, 500, 1_000, 3_000, 60_000, 600_000, 3_600_000];

@@ -12,4 +12,3 @@ mod operation;
 mod second_server;
 mod server;
 mod waiting;
-mod wire;

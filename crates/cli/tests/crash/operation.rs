@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::lease::Span;
-use crate::wire::Shown;
+use forrst_testkit::Shown;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Ask {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::server::Place;
-use crate::wire::Lock;
+use forrst_testkit::Lock;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_server_is_told_who_has_the_folder() {

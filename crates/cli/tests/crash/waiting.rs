@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::server::Place;
-use crate::wire::Lock;
+use forrst_testkit::Lock;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MINUTE: Duration = Duration::from_secs(60);

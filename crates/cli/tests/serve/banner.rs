@@ -2,9 +2,10 @@
 
 use std::process::Command;
 
+use forrst_testkit::{Running, until};
 use serde_json::{Value, json};
 
-use crate::command::{Running, Serve};
+use crate::command::{demo, serve};
 
 /// The line to try, as it is printed, in a shell.
 fn try_it(running: &Running) -> Value {
@@ -25,7 +26,7 @@ fn try_it(running: &Running) -> Value {
 
 #[test]
 fn it_shows_the_address_the_store_the_functions_and_a_line_to_try() {
-    let serve = Serve::demo(&["--node", "node-7"]);
+    let serve = demo(&["--node", "node-7"]);
     let running = serve.start();
     let output = running.output();
     assert!(
@@ -53,7 +54,7 @@ fn it_shows_the_address_the_store_the_functions_and_a_line_to_try() {
 
 #[test]
 fn the_line_to_try_works_as_it_is_printed() {
-    let serve = Serve::demo(&[]);
+    let serve = demo(&[]);
     let running = serve.start();
     for _ in 0..2 {
         let answer = try_it(&running);
@@ -69,7 +70,7 @@ fn the_line_to_try_works_as_it_is_printed() {
 
 #[test]
 fn the_line_to_try_works_without_the_demo_functions() {
-    let serve = Serve::new(&["--store", "memory:"]);
+    let serve = serve(&["--store", "memory:"]);
     let running = serve.start();
     assert!(
         running.banner("functions").contains("--demo"),
@@ -85,7 +86,7 @@ fn the_line_to_try_works_without_the_demo_functions() {
 
 #[test]
 fn without_a_store_it_keeps_locks_in_a_folder() {
-    let serve = Serve::new(&[]);
+    let serve = serve(&[]);
     let running = serve.start();
     assert!(
         running
@@ -99,7 +100,7 @@ fn without_a_store_it_keeps_locks_in_a_folder() {
 
 #[test]
 fn the_demo_functions_do_what_they_say() {
-    let serve = Serve::demo(&[]);
+    let serve = demo(&[]);
     let running = serve.start();
     for (function, arguments, at, expected) in [
         ("demo.echo", json!({"a": [1]}), "/result", json!({"a": [1]})),
@@ -176,10 +177,10 @@ fn the_demo_functions_do_what_they_say() {
 /// A banner that nobody reads, as in `forrst serve | head -1`, is no reason to end.
 #[test]
 fn a_closed_output_does_not_end_the_server() {
-    let serve = Serve::demo(&[]).argument("--unix").argument("socket");
+    let serve = demo(&[]).argument("--unix").argument("socket");
     let running = serve.spawn_unread();
     let socket = serve.path("socket");
-    crate::command::until("it listens", || {
+    until("it listens", || {
         assert!(!running.has_ended(), "it ended: {}", running.errors());
         std::os::unix::net::UnixStream::connect(&socket).is_ok()
     });

@@ -1,22 +1,23 @@
 //! What the server says while it runs.
 
+use forrst_testkit::request;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::command::Serve;
-use crate::http::{locked, post, request};
+use crate::command::demo;
+use crate::request::locked;
 
 /// Everything that makes a server speak: a panic, a call that is cut off, and its end.
 fn eventful(format: &[&str]) -> String {
-    let serve = Serve::demo(&[format, &["--drain-timeout", "100ms"]].concat());
+    let serve = demo(&[format, &["--drain-timeout", "100ms"]].concat());
     let running = serve.start();
     let mut traced = request("demo.panic", json!({}));
     traced["extensions"] = json!([{"urn": "urn:forrst:ext:tracing", "options": {"trace_id": "trace-of-the-panic", "span_id": "s"}}]);
-    assert_eq!(post(&running.address(), &traced).0, 500);
-    let call = running.start_call(locked(request("demo.sleep", json!({"ms": 600_000})), "k"));
+    assert_eq!(running.ask(&traced).status, 500);
+    let call = running.start_ask(locked(request("demo.sleep", json!({"ms": 600_000})), "k"));
     running.until_locked("lock:k");
     running.signal(Signal::TERM);
-    assert_eq!(call.join().unwrap().0, 503);
+    assert_eq!(call.join().unwrap().unwrap().status, 503);
     assert_eq!(running.wait().code(), Some(0));
     running.errors()
 }
@@ -72,13 +73,13 @@ fn as_text_lines_are_for_people() {
 /// Keys often contain whom and what a service deals with.
 #[test]
 fn keys_and_owners_stay_out_of_the_log() {
-    let serve = Serve::demo(&["--log-format", "json"]).variable("RUST_LOG", "trace");
+    let serve = demo(&["--log-format", "json"]).variable("RUST_LOG", "trace");
     let running = serve.start();
     let call = locked(
         request("demo.echo", json!({"secret": "argument-4111"})),
         "card-4111",
     );
-    assert_eq!(post(&running.address(), &call).0, 200);
+    assert_eq!(running.ask(&call).status, 200);
     running.signal(Signal::TERM);
     running.wait();
     let own: Vec<String> = running

@@ -2,9 +2,9 @@
 
 mod banner;
 mod command;
-mod http;
 mod logs;
 mod mistakes;
+mod request;
 mod settings;
 mod signals;
 mod unix_socket;

@@ -2,7 +2,9 @@
 
 use std::net::TcpListener;
 
-use crate::command::{Serve, shown};
+use forrst_testkit::{Serve, until};
+
+use crate::command::{bare, demo, serve, shown};
 
 /// Fails with this code, and says all of these words; nothing else is printed.
 #[track_caller]
@@ -43,15 +45,15 @@ fn wrong_flags_and_values() {
         (&["--durability", "some"], &["--durability", "some"]),
         (&["--demo", "--demo"], &["--demo"]),
     ] {
-        check(&Serve::new(arguments), 2, says);
+        check(&serve(arguments), 2, says);
     }
     check(
-        &Serve::new(&["--store", "memory:"]).variable("FORRST_MAX_TTL", "soon"),
+        &serve(&["--store", "memory:"]).variable("FORRST_MAX_TTL", "soon"),
         2,
         &["soon", "max-ttl"],
     );
     check(
-        &Serve::new(&["--store", "memory:"]).variable("FORRST_DEMO", "maybe"),
+        &serve(&["--store", "memory:"]).variable("FORRST_DEMO", "maybe"),
         2,
         &["maybe", "demo"],
     );
@@ -61,7 +63,7 @@ fn wrong_flags_and_values() {
 #[test]
 fn no_connections_at_all() {
     check(
-        &Serve::new(&["--store", "memory:", "--max-connections", "0"]),
+        &serve(&["--store", "memory:", "--max-connections", "0"]),
         2,
         &["--max-connections", "0"],
     );
@@ -70,7 +72,7 @@ fn no_connections_at_all() {
 #[test]
 fn wrong_files() {
     check(
-        &Serve::demo(&["--config", "missing.toml"]),
+        &demo(&["--config", "missing.toml"]),
         1,
         &["missing.toml", "No such file"],
     );
@@ -87,7 +89,7 @@ fn wrong_files() {
             &["forrst.toml", "server"],
         ),
     ] {
-        check(&Serve::demo(&[]).config(text), 1, says);
+        check(&demo(&[]).config(text), 1, says);
     }
 }
 
@@ -95,24 +97,24 @@ fn wrong_files() {
 fn unknown_stores() {
     for store in [
         "redis",
-        "redis://localhost",
+        "http://localhost",
         "memory",
         "memory:x",
         "",
         "Memory:",
     ] {
         check(
-            &Serve::new(&["--store", store]),
+            &serve(&["--store", store]),
             1,
             &[&format!("`{store}`"), "memory:"],
         );
     }
     check(
-        &Serve::new(&["--store", "embedded:"]),
+        &serve(&["--store", "embedded:"]),
         1,
         &["embedded:", "folder"],
     );
-    let serve = Serve::new(&["--store", "embedded:file"]);
+    let serve = serve(&["--store", "embedded:file"]);
     std::fs::write(serve.path("file"), "not a folder").unwrap();
     check(&serve, 1, &["file"]);
 }
@@ -122,7 +124,7 @@ fn addresses_that_cannot_be_listened_on() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     check(
-        &Serve::bare(&["--store", "memory:", "--listen", &address]),
+        &bare(&["--store", "memory:", "--listen", &address]),
         1,
         &[&address, "in use"],
     );
@@ -136,7 +138,7 @@ fn addresses_that_cannot_be_listened_on() {
     ] {
         let says = [format!("cannot listen on {address}")];
         check(
-            &Serve::bare(&["--store", "memory:", "--listen", address]),
+            &bare(&["--store", "memory:", "--listen", address]),
             1,
             &[&says[0]],
         );
@@ -145,13 +147,13 @@ fn addresses_that_cannot_be_listened_on() {
 
 #[test]
 fn a_node_that_cannot_stand_in_a_header() {
-    check(&Serve::demo(&["--node", "two words"]), 1, &["node"]);
-    check(&Serve::demo(&["--node", ""]), 1, &["node"]);
+    check(&demo(&["--node", "two words"]), 1, &["node"]);
+    check(&demo(&["--node", ""]), 1, &["node"]);
 }
 
 #[test]
 fn a_store_that_another_server_uses() {
-    let serve = Serve::new(&["--store", "embedded:locks"]);
+    let serve = serve(&["--store", "embedded:locks"]);
     let running = serve.start();
     check(&serve, 1, &["locks"]);
     drop(running);
@@ -160,30 +162,26 @@ fn a_store_that_another_server_uses() {
 /// The socket's fault is found before anybody is told that the server runs.
 #[test]
 fn sockets_that_cannot_be_listened_on() {
-    let serve = Serve::demo(&["--unix", "no/such/folder/socket"]);
+    let serve = demo(&["--unix", "no/such/folder/socket"]);
     check(&serve, 1, &["no/such/folder/socket"]);
-    let serve = Serve::demo(&["--unix", "file"]);
+    let serve = demo(&["--unix", "file"]);
     std::fs::write(serve.path("file"), "precious").unwrap();
     check(&serve, 1, &["file", "no socket"]);
     assert_eq!(
         std::fs::read_to_string(serve.path("file")).unwrap(),
         "precious"
     );
-    let first = Serve::demo(&["--unix", "socket"]);
+    let first = demo(&["--unix", "socket"]);
     let running = first.start();
     let socket = shown(&first.path("socket"));
-    crate::command::until("it listens", || first.path("socket").exists());
-    check(
-        &Serve::demo(&["--unix", &socket]),
-        1,
-        &[&socket, "another server"],
-    );
+    until("it listens", || first.path("socket").exists());
+    check(&demo(&["--unix", &socket]), 1, &[&socket, "another server"]);
     assert!(!running.has_ended());
 }
 
 #[test]
 fn help_says_what_can_be_set() {
-    let (code, output, _) = Serve::bare(&["--help"]).run();
+    let (code, output, _) = bare(&["--help"]).run();
     assert_eq!(code, Some(0));
     for flag in [
         "listen",

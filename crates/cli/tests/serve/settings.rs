@@ -2,10 +2,10 @@
 
 use std::net::TcpStream;
 
+use forrst_testkit::{Running, Serve, request, until};
 use serde_json::{Value, json};
 
-use crate::command::{Running, Serve, until};
-use crate::http::{post, request};
+use crate::command::{bare, demo, serve};
 
 fn millis(count: u64) -> Value {
     json!({"value": count, "unit": "millisecond"})
@@ -58,19 +58,19 @@ fn each_source_counts_more_than_the_one_after_it() {
             let running = serve.start();
             assert_eq!(limit(&running, capability), *expected, "{option}");
         };
-        check(Serve::demo(&[]).config(&file), &of_file);
+        check(demo(&[]).config(&file), &of_file);
         check(
-            Serve::demo(&[]).config(&file).variable(&name, variable),
+            demo(&[]).config(&file).variable(&name, variable),
             &of_variable,
         );
-        let flag = Serve::demo(&[&format!("--{option}"), flag]);
+        let flag = demo(&[&format!("--{option}"), flag]);
         check(flag.config(&file).variable(&name, variable), &of_flag);
     }
 }
 
 #[test]
 fn every_option_can_come_from_the_environment() {
-    let serve = Serve::bare(&[])
+    let serve = bare(&[])
         .variable("FORRST_LISTEN", "127.0.0.1:0")
         .variable("FORRST_STORE", "memory:")
         .variable("FORRST_UNIX", "socket")
@@ -90,7 +90,7 @@ fn every_option_can_come_from_the_environment() {
 
 #[test]
 fn every_option_can_come_from_the_file() {
-    let serve = Serve::bare(&[]).config(
+    let serve = bare(&[]).config(
         "listen = '127.0.0.1:0'\nstore = 'memory:'\nunix = 'socket'\ndemo = true\nnode = 'from-file'\nlog-format = 'json'\n\
          max-ttl = '1h'\nmax-block = '1m'\nmax-body = '1KiB'\nmax-connections = 5\ndrain-timeout = '1s'\ndurability = 'process'\n",
     );
@@ -104,7 +104,7 @@ fn every_option_can_come_from_the_file() {
 
 #[test]
 fn the_file_itself_can_be_named_by_the_environment() {
-    let serve = Serve::demo(&[]).variable("FORRST_CONFIG", "named.toml");
+    let serve = demo(&[]).variable("FORRST_CONFIG", "named.toml");
     std::fs::write(serve.path("named.toml"), "node = 'named'").unwrap();
     let running = serve.start();
     assert_eq!(
@@ -119,7 +119,7 @@ fn a_switch_can_be_turned_off_as_well_as_on() {
         let running = serve.start();
         running.call("demo.echo", json!({}))["errors"].is_null()
     };
-    let plain = || Serve::new(&["--store", "memory:"]);
+    let plain = || serve(&["--store", "memory:"]);
     assert!(!has_demo(plain()));
     assert!(has_demo(plain().argument("--demo")));
     assert!(has_demo(plain().config("demo = true")));
@@ -139,7 +139,7 @@ fn a_switch_can_be_turned_off_as_well_as_on() {
 /// The environment counts more than the file, also when it says no.
 #[test]
 fn the_environment_can_turn_off_what_the_file_turns_on() {
-    let serve = Serve::new(&["--store", "memory:"])
+    let serve = serve(&["--store", "memory:"])
         .config("demo = true")
         .variable("FORRST_DEMO", "false");
     let running = serve.start();
@@ -154,7 +154,7 @@ fn the_environment_can_turn_off_what_the_file_turns_on() {
 #[test]
 fn a_switch_in_the_environment_may_be_a_number() {
     for (value, is_on) in [("1", true), ("0", false)] {
-        let serve = Serve::new(&["--store", "memory:"]).variable("FORRST_DEMO", value);
+        let serve = serve(&["--store", "memory:"]).variable("FORRST_DEMO", value);
         let running = serve.start();
         let is_there = running.call("demo.echo", json!({}))["errors"].is_null();
         assert_eq!(is_there, is_on, "FORRST_DEMO={value}");
@@ -163,7 +163,7 @@ fn a_switch_in_the_environment_may_be_a_number() {
 
 #[test]
 fn limits_are_kept() {
-    let serve = Serve::demo(&[
+    let serve = demo(&[
         "--max-ttl",
         "10s",
         "--max-block",
@@ -187,14 +187,14 @@ fn limits_are_kept() {
     assert_eq!(pointers, ["/call/arguments/ttl", "/call/arguments/block"]);
     assert_eq!(acquire(10, 1)["result"]["acquired"], true);
     let large = request("demo.echo", json!({"x": "x".repeat(1024)}));
-    assert_eq!(post(&running.address(), &large).0, 413);
+    assert_eq!(running.ask(&large).status, 413);
 }
 
 #[test]
 fn only_so_many_may_be_connected() {
-    let serve = Serve::demo(&["--max-connections", "1"]);
+    let serve = demo(&["--max-connections", "1"]);
     let running = serve.start();
-    let status = || post(&running.address(), &request("demo.echo", json!({}))).0;
+    let status = || running.ask(&request("demo.echo", json!({}))).status;
     let taken = TcpStream::connect(running.address()).unwrap();
     until("the only place is taken", || status() == 503);
     drop(taken);

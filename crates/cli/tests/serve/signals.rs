@@ -3,11 +3,12 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use forrst_testkit::{request, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::command::{Serve, until};
-use crate::http::{locked, request};
+use crate::command::{demo, serve};
+use crate::request::locked;
 use crate::unix_socket::Frames;
 
 fn sleep(ms: u64) -> Value {
@@ -17,7 +18,7 @@ fn sleep(ms: u64) -> Value {
 #[test]
 fn with_nothing_to_do_it_ends_at_once() {
     for signal in [Signal::TERM, Signal::INT] {
-        let serve = Serve::demo(&["--drain-timeout", "1h"]);
+        let serve = demo(&["--drain-timeout", "1h"]);
         let running = serve.start();
         assert_eq!(running.call("demo.echo", json!({}))["result"], json!({}));
         running.signal(signal);
@@ -28,10 +29,10 @@ fn with_nothing_to_do_it_ends_at_once() {
 
 #[test]
 fn an_idle_connection_does_not_keep_it() {
-    let serve = Serve::demo(&["--drain-timeout", "1h"]);
+    let serve = demo(&["--drain-timeout", "1h"]);
     let running = serve.start();
     let mut idle = TcpStream::connect(running.address()).unwrap();
-    idle.write_all(b"GET /health HTTP/1.1\r\nhost: test\r\n\r\n")
+    idle.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .unwrap();
     idle.read_exact(&mut [0; 12]).unwrap();
     running.signal(Signal::TERM);
@@ -40,9 +41,9 @@ fn an_idle_connection_does_not_keep_it() {
 
 #[test]
 fn waiters_are_sent_away_and_what_runs_is_waited_for() {
-    let serve = Serve::demo(&["--drain-timeout", "1m", "--unix", "socket"]);
+    let serve = demo(&["--drain-timeout", "1m", "--unix", "socket"]);
     let running = serve.start();
-    let holds = running.start_call(locked(sleep(3_000), "k"));
+    let holds = running.start_ask(locked(sleep(3_000), "k"));
     running.until_locked("lock:k");
     let mut waits = Frames::connect(&serve.path("socket"));
     for _ in 0..3 {
@@ -61,9 +62,9 @@ fn waiters_are_sent_away_and_what_runs_is_waited_for() {
     until("no new connections are taken", || {
         TcpStream::connect(running.address()).is_err()
     });
-    let (status, answer) = holds.join().unwrap();
-    assert_eq!(status, 200, "{answer:#}");
-    assert_eq!(answer["result"], json!({"slept_ms": 3_000}));
+    let answer = holds.join().unwrap().unwrap();
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.body["result"], json!({"slept_ms": 3_000}));
     assert_eq!(running.wait().code(), Some(0), "{}", running.errors());
 }
 
@@ -76,15 +77,15 @@ fn what_runs_longer_than_the_drain_timeout_is_ended_and_its_lock_released() {
         "--store",
         "embedded:locks",
     ];
-    let serve = Serve::new(drain);
+    let serve = serve(drain);
     let running = serve.start();
-    let call = running.start_call(locked(sleep(600_000), "k"));
+    let call = running.start_ask(locked(sleep(600_000), "k"));
     running.until_locked("lock:k");
     running.signal(Signal::INT);
-    let (status, answer) = call.join().unwrap();
-    assert_eq!(status, 503, "{answer:#}");
-    assert_eq!(answer["errors"][0]["code"], "UNAVAILABLE");
-    assert_eq!(answer["extensions"][0]["data"]["acquired"], true);
+    let answer = call.join().unwrap().unwrap();
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert_eq!(answer.code(), Some("UNAVAILABLE"));
+    assert!(answer.granted().is_some(), "{answer:?}");
     assert_eq!(running.wait().code(), Some(0), "{}", running.errors());
     // The next server on the same store finds the lock free, an hour before its lease would have ended.
     let running = serve.start();
@@ -100,11 +101,11 @@ fn a_second_signal_ends_it_at_once() {
         (Signal::INT, Signal::INT),
         (Signal::TERM, Signal::INT),
     ] {
-        let serve = Serve::demo(&["--drain-timeout", "1h"]);
+        let serve = demo(&["--drain-timeout", "1h"]);
         let running = serve.start();
         let mut stream = TcpStream::connect(running.address()).unwrap();
         let body = locked(sleep(600_000), "k").to_string();
-        let head = "POST /forrst HTTP/1.1\r\nhost: test\r\ncontent-type: application/json";
+        let head = "POST /forrst HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json";
         let text = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         stream.write_all(text.as_bytes()).unwrap();
         running.until_locked("lock:k");
@@ -126,7 +127,7 @@ fn a_second_signal_ends_it_at_once() {
 #[test]
 fn its_unix_socket_is_gone_afterwards() {
     for _ in 0..10 {
-        let serve = Serve::demo(&["--unix", "socket"]);
+        let serve = demo(&["--unix", "socket"]);
         let running = serve.start();
         let socket = serve.path("socket");
         until("it listens", || socket.exists());

@@ -5,10 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use forrst_testkit::{request, until};
 use serde_json::{Value, json};
 
-use crate::command::{Serve, until};
-use crate::http::request;
+use crate::command::demo;
 
 /// A connection to the socket.
 pub(crate) struct Frames(UnixStream);
@@ -51,7 +51,7 @@ impl Frames {
 
 #[test]
 fn it_listens_on_a_unix_socket_as_well() {
-    let serve = Serve::demo(&["--unix", "socket"]);
+    let serve = demo(&["--unix", "socket"]);
     let running = serve.start();
     assert_eq!(running.banner("unix"), "socket");
     let mut client = Frames::connect(&serve.path("socket"));
@@ -68,7 +68,7 @@ fn it_listens_on_a_unix_socket_as_well() {
 
 #[test]
 fn a_socket_that_a_killed_server_left_is_replaced() {
-    let serve = Serve::demo(&["--unix", "socket"]);
+    let serve = demo(&["--unix", "socket"]);
     let path = serve.path("socket");
     for _ in 0..2 {
         let running = serve.start();

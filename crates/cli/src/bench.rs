@@ -1,0 +1,152 @@
+//! `forrst bench`: load for a server, and an eye on whether it keeps its promises.
+
+mod progress;
+mod referee;
+mod summary;
+mod worker;
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use forrst_client::{Client, Retry};
+use tokio::task::JoinSet;
+
+use crate::connection::Connection;
+use crate::error::CommandError;
+use crate::exit;
+use crate::output::{print, print_value};
+use crate::time;
+use progress::Progress;
+use referee::Referee;
+use summary::Summary;
+use worker::{Load, Tally, work};
+
+/// Put load on a server, measure it, and check that no two holders overlap.
+///
+/// Every connection takes a lock, holds it, releases it, and begins again. Locks
+/// are called `bench:`, a random number, and a number: nobody else's.
+///
+/// A violation is a lock that two held at once, between the answer that granted
+/// it and the request that released it, or a fence that did not grow.
+#[derive(Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  forrst bench
+  forrst bench --connections 64 --duration 30s --keys 10000
+  forrst bench --keys 1 --hold 5ms --json      how fast a lock is handed over
+
+Exit codes: 0 done, 1 a violation was found, or nothing was ever granted, 2
+wrong usage, 69 no server can be reached, 77 not allowed."
+)]
+pub(crate) struct BenchArguments {
+    /// How many connections work at once
+    #[arg(long, value_name = "COUNT", default_value = "16")]
+    connections: NonZeroUsize,
+
+    /// For how long
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = time::parse)]
+    duration: Duration,
+
+    /// How many locks there are
+    #[arg(long, value_name = "COUNT", default_value = "1000")]
+    keys: NonZeroUsize,
+
+    /// Which share goes to a single one of them, from 0 to 1
+    #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = share)]
+    hot: f64,
+
+    /// How long a lock is held before it is released
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = time::parse_or_none)]
+    hold: Duration,
+
+    /// The ttl of every lock
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = time::parse)]
+    ttl: Duration,
+
+    /// How long to wait for a lock; shorter than the ttl
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = time::parse)]
+    block: Duration,
+
+    #[command(flatten)]
+    connection: Connection,
+
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text
+        .parse()
+        .ok()
+        .filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "expected a number from 0 to 1".to_owned())
+}
+
+pub(crate) async fn run(arguments: BenchArguments) -> Result<u8, CommandError> {
+    if arguments.block >= arguments.ttl {
+        let message = "--block must be shorter than --ttl";
+        return Err(CommandError::usage(message)
+            .hint("a lock that may have expired before its grant was heard of proves nothing"));
+    }
+    let clients = arguments.clients().await?;
+    let load = Arc::new(Load {
+        run: format!("{:08x}", fastrand::u32(..)),
+        hot: arguments.hot,
+        hold: arguments.hold,
+        ttl: arguments.ttl,
+        block: arguments.block,
+        ends_at: Instant::now() + arguments.duration,
+        referee: Referee::new(arguments.keys.get()),
+    });
+    let started_at = Instant::now();
+    let progress = Progress::start(arguments.duration, arguments.json, load.clone());
+    let mut workers = JoinSet::new();
+    for client in clients {
+        workers.spawn(work(client, load.clone()));
+    }
+    let mut tally = Tally::new();
+    loop {
+        tokio::select! {
+            joined = workers.join_next() => match joined {
+                Some(Ok(one)) => tally.add(&one),
+                Some(Err(error)) => return Err(CommandError::local(format!("a connection broke down: {error}"))),
+                None => break,
+            },
+            // What was measured until now is worth telling.
+            Ok(()) = tokio::signal::ctrl_c() => load.referee.blow_whistle(),
+        }
+    }
+    progress.finish();
+    let summary = Summary::of(&arguments, started_at.elapsed(), &tally, &load.referee);
+    if arguments.json {
+        print_value(&summary);
+    } else {
+        print(&summary.told());
+    }
+    let is_fine = summary.violations.count == 0 && summary.granted > 0;
+    Ok(if is_fine { 0 } else { exit::FAILED })
+}
+
+impl BenchArguments {
+    /// One for each connection. The first one makes sure that there is a server.
+    async fn clients(&self) -> Result<Vec<Client>, CommandError> {
+        let mut clients = Vec::new();
+        for _ in 0..self.connections.get() {
+            // A repeated request would be measured as a slow one.
+            let client = self.connection.builder().retry(Retry::never()).build();
+            clients.push(client.map_err(|error| self.connection.failed(error))?);
+        }
+        if let Some(first) = clients.first() {
+            first
+                .ping()
+                .await
+                .map_err(|error| self.connection.failed(error))?;
+        }
+        Ok(clients)
+    }
+}

@@ -1,0 +1,107 @@
+//! `forrst conformance`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use forrst_conformance::{Options, RunError, Transport, run as play};
+
+use crate::connection::Connection;
+use crate::error::CommandError;
+use crate::exit;
+use crate::output::{complain, print, print_value};
+use crate::time;
+
+/// Play the vectors of the wire contract against a server.
+///
+/// The server has to run the demo functions, as `forrst serve --demo` does. The
+/// last line says `N passed, N failed`.
+#[derive(Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  forrst conformance
+  forrst conformance --url http://127.0.0.1:8080 --transport ws
+  forrst conformance --filter atomic-lock --json
+
+Exit codes: 0 all passed, 1 some failed, 2 wrong usage, 69 no server can be
+reached."
+)]
+pub(crate) struct ConformanceArguments {
+    /// Which way to the server [default: all]
+    #[arg(long, value_name = "WAY")]
+    transport: Option<Way>,
+
+    /// Only vectors whose `group/name` contains this text
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+
+    /// How many vectors run at once
+    #[arg(long, value_name = "COUNT", default_value_t = Options::default().jobs)]
+    jobs: usize,
+
+    /// How long to wait for any one answer
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = time::parse)]
+    patience: std::time::Duration,
+
+    /// Vectors of this folder, laid out as group/name.json, instead of the built-in ones
+    #[arg(long, value_name = "DIR")]
+    vectors: Option<PathBuf>,
+
+    #[command(flatten)]
+    connection: Connection,
+
+    /// Print every outcome as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Way {
+    /// POST /forrst
+    Http,
+    /// JSON-RPC 2.0, POST /rpc
+    Rpc,
+    /// JSON-RPC 2.0 over a WebSocket on /rpc
+    Ws,
+}
+
+pub(crate) async fn run(arguments: ConformanceArguments) -> Result<u8, CommandError> {
+    let transports = match arguments.transport {
+        Some(Way::Http) => vec![Transport::Http],
+        Some(Way::Rpc) => vec![Transport::Rpc],
+        Some(Way::Ws) => vec![Transport::Ws],
+        None => Transport::ALL.to_vec(),
+    };
+    let options = Options {
+        transports,
+        filter: arguments.filter,
+        jobs: arguments.jobs,
+        patience: arguments.patience,
+        vectors: arguments.vectors,
+    };
+    let report = play(&arguments.connection.url, &options)
+        .await
+        .map_err(|error| refused(&error))?;
+    let counts = report.counts();
+    if arguments.json {
+        print_value(&report);
+        complain(&format!(
+            "{} passed, {} failed\n",
+            counts.passed, counts.failed
+        ));
+    } else {
+        print(&format!("{report}\n"));
+    }
+    Ok(if counts.failed == 0 { 0 } else { exit::FAILED })
+}
+
+fn refused(error: &RunError) -> CommandError {
+    let message = error.to_string();
+    match error {
+        RunError::Unreachable { .. } => CommandError::local(message)
+            .exiting(exit::UNAVAILABLE)
+            .hint("is it running? `forrst serve --demo` starts one"),
+        _ => CommandError::usage(message),
+    }
+}

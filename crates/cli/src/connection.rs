@@ -1,0 +1,72 @@
+//! Which server to talk to.
+
+use clap::Args;
+use forrst_client::{Client, ClientBuilder};
+use forrst_protocol::RawObject;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::error::CommandError;
+
+/// What every command that talks to a server can be told.
+#[derive(Args, Clone)]
+pub(crate) struct Connection {
+    /// The server; its API key, if it wants one, is read from `FORRST_API_KEY`
+    #[arg(
+        long,
+        env = "FORRST_URL",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:7420",
+        hide_env_values = true
+    )]
+    pub(crate) url: String,
+}
+
+impl Connection {
+    /// A client of that server, to which more can be said.
+    pub(crate) fn builder(&self) -> ClientBuilder {
+        let builder = Client::builder(&self.url);
+        // There is no flag for it: everybody on the machine can read the command lines of others.
+        match std::env::var("FORRST_API_KEY") {
+            Ok(key) if !key.is_empty() => builder.api_key(key),
+            _ => builder,
+        }
+    }
+
+    /// A client of that server.
+    pub(crate) fn client(&self) -> Result<Client, CommandError> {
+        self.builder().build().map_err(|error| self.failed(error))
+    }
+
+    /// Asks for something that does no harm when it is asked for twice.
+    pub(crate) async fn ask(
+        &self,
+        client: &Client,
+        function: &str,
+        arguments: &Value,
+    ) -> Result<Box<RawValue>, CommandError> {
+        let call = client.call_raw(function, object(arguments)?).idempotent();
+        call.await.map_err(|error| self.failed(error))
+    }
+
+    /// Tells the server to do something once.
+    pub(crate) async fn tell(
+        &self,
+        client: &Client,
+        function: &str,
+        arguments: &Value,
+    ) -> Result<Box<RawValue>, CommandError> {
+        let call = client.call_raw(function, object(arguments)?);
+        call.await.map_err(|error| self.failed(error))
+    }
+
+    pub(crate) fn failed(&self, error: forrst_client::Error) -> CommandError {
+        CommandError::of_client(&self.url, error)
+    }
+}
+
+/// Arguments to send.
+pub(crate) fn object(arguments: &Value) -> Result<RawObject<'static>, CommandError> {
+    let written = RawObject::from_serialize(arguments);
+    written.map_err(|error| CommandError::usage(format!("the arguments cannot be sent: {error}")))
+}

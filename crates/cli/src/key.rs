@@ -1,0 +1,72 @@
+//! `forrst key`: makes API keys.
+
+use std::io::Write;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
+use forrst_server::{ApiKey, KeyEntry, Role};
+
+/// Makes API keys for `forrst serve --auth-file`.
+#[derive(Subcommand)]
+pub(crate) enum KeyCommand {
+    New(NewArguments),
+}
+
+/// Make a key, and the block that goes into the keys file.
+///
+/// The key is shown once: give it to the caller. The file has only its hash.
+/// A server that runs reads the file again on SIGHUP.
+#[derive(Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  forrst key new --name dashboard --role observe
+  forrst key new --name billing --role call --functions 'billing.*' --locks 'lock:billing*'
+  forrst key new --name ops --role admin | tee >(head -1 > ops.key) | tail -n +3 >> keys.toml
+
+Exit codes: 0 done, 1 the key cannot be made or shown, 2 wrong usage.
+"
+)]
+pub(crate) struct NewArguments {
+    /// What the caller is called in answers and logs
+    #[arg(long, value_name = "NAME")]
+    name: String,
+
+    /// What it may do: call functions and use locks, observe locks, or administer those of others; can be given more than once
+    #[arg(
+        long = "role", value_name = "ROLE", required = true,
+        value_parser = PossibleValuesParser::new(Role::ALL.map(|(name, _)| name))
+    )]
+    roles: Vec<String>,
+
+    /// Confine it to functions like this; can be given more than once
+    #[arg(long, value_name = "PATTERN")]
+    functions: Vec<String>,
+
+    /// Confine it to locks like this, by full key; can be given more than once
+    #[arg(long, value_name = "PATTERN")]
+    locks: Vec<String>,
+}
+
+impl KeyCommand {
+    pub(crate) fn run(self) -> Result<(), String> {
+        let Self::New(arguments) = self;
+        let key = ApiKey::random().map_err(|error| format!("cannot make a key: {error}"))?;
+        let entry = KeyEntry {
+            name: arguments.name,
+            hash: key.hash().to_string(),
+            roles: arguments.roles,
+            functions: arguments.functions,
+            locks: arguments.locks,
+        };
+        let block = entry.to_toml()?;
+        let shown = format!("{}\n\n{block}", key.reveal());
+        let written = std::io::stdout().write_all(shown.as_bytes());
+        written.map_err(|error| format!("cannot show the key: {error}"))?;
+        eprintln!(
+            "The first line is the key, which is not shown again. The rest is for the keys file."
+        );
+        Ok(())
+    }
+}

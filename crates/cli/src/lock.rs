@@ -1,0 +1,60 @@
+//! `forrst lock`: locks, looked at and looked after.
+
+mod acquire;
+mod extend;
+mod force_release;
+mod list;
+mod name;
+mod release;
+mod status;
+
+use clap::Subcommand;
+
+use crate::error::CommandError;
+
+pub(crate) const ABOUT: &str = "\
+See, take, extend and release locks.
+
+A lock is named by its key: export:orders is the global lock of that key, and
+with --function payments.charge the one that callers of this function share. A
+name that begins with lock: is a full key, as lists show it.";
+
+#[derive(Subcommand)]
+pub(crate) enum LockCommand {
+    Status(status::StatusArguments),
+    List(list::ListArguments),
+    Acquire(acquire::AcquireArguments),
+    Extend(extend::ExtendArguments),
+    Release(release::ReleaseArguments),
+    ForceRelease(force_release::ForceReleaseArguments),
+}
+
+impl LockCommand {
+    pub(crate) fn wants_json(&self) -> bool {
+        match self {
+            Self::Status(arguments) => arguments.json,
+            Self::List(arguments) => arguments.json,
+            Self::Acquire(arguments) => arguments.json,
+            Self::Extend(arguments) => arguments.json,
+            Self::Release(arguments) => arguments.json,
+            Self::ForceRelease(arguments) => arguments.json,
+        }
+    }
+
+    pub(crate) async fn run(self) -> Result<u8, CommandError> {
+        match self {
+            Self::Status(arguments) => return status::run(arguments).await,
+            Self::List(arguments) => list::run(arguments).await?,
+            Self::Acquire(arguments) => acquire::run(arguments).await?,
+            Self::Extend(arguments) => extend::run(arguments).await?,
+            Self::Release(arguments) => release::run(arguments).await?,
+            Self::ForceRelease(arguments) => force_release::run(arguments).await?,
+        }
+        Ok(0)
+    }
+}
+
+/// The system function of that name.
+fn function(action: &str) -> String {
+    format!("urn:cline:forrst:ext:atomic-lock:fn:{action}")
+}

@@ -1,0 +1,194 @@
+//! `forrst lock list`.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use anstream::adapter::strip_str;
+use anstream::{AutoStream, ColorChoice};
+use clap::Args;
+use forrst_client::Client;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::status::HeldLock;
+use crate::connection::Connection;
+use crate::error::CommandError;
+use crate::output::{Table, complain};
+use crate::time;
+
+/// As many as a server gives at once.
+const PAGE: usize = 1000;
+
+/// List the locks that are held.
+#[derive(Args)]
+#[command(after_help = format!("\
+Examples:
+  forrst lock list
+  forrst lock list --prefix export: --watch
+  forrst lock list --json | jq -r '.locks[].key'
+
+--watch goes on until it is interrupted. With --json it prints one document a
+line.
+
+{}", crate::exit::HELP))]
+pub(crate) struct ListArguments {
+    /// Only locks whose full key begins so; lock: may be left out
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    prefix: String,
+
+    /// How many at most [default: all]
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<usize>,
+
+    /// List them again and again
+    #[arg(long)]
+    watch: bool,
+
+    /// How often
+    #[arg(long, value_name = "DURATION", default_value = "1s", requires = "watch", value_parser = time::parse)]
+    interval: Duration,
+
+    #[command(flatten)]
+    connection: Connection,
+
+    /// Print `{"locks": […], "cursor": …}` as the server has them
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+pub(super) async fn run(arguments: ListArguments) -> Result<(), CommandError> {
+    let client = arguments.connection.client()?;
+    if !arguments.watch {
+        let text = arguments.shown(&client).await?;
+        // Whoever reads it may have seen enough.
+        let _ = write_out(&text);
+        return Ok(());
+    }
+    let is_terminal = io::stdout().is_terminal() && !arguments.json;
+    let mut text = arguments.shown(&client).await?;
+    loop {
+        let drawn = if is_terminal { redrawn(&text) } else { text };
+        if write_out(&drawn).is_err() {
+            return Ok(());
+        }
+        tokio::time::sleep(arguments.interval).await;
+        // A server that is away for a moment is worth waiting for: that is what one watches for.
+        text = match arguments.shown(&client).await {
+            Ok(text) => text,
+            Err(error) if is_terminal => error.told(),
+            Err(error) => {
+                complain(&error.told());
+                String::new()
+            }
+        };
+    }
+}
+
+/// Drawn over what was there, which flickers less than an empty screen in between.
+fn redrawn(text: &str) -> String {
+    let has_colours = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
+    let plain = if has_colours {
+        text.to_owned()
+    } else {
+        strip_str(text).to_string()
+    };
+    let lines: String = plain
+        .lines()
+        .map(|line| format!("{line}\x1b[K\n"))
+        .collect();
+    format!("\x1b[H{lines}\x1b[J")
+}
+
+fn write_out(text: &str) -> io::Result<()> {
+    // The cursor has to move also where colours are not wanted, and they are gone from what is drawn.
+    if text.starts_with("\x1b[H") {
+        let mut out = io::stdout().lock();
+        return out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+    let mut out = anstream::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
+}
+
+#[derive(Serialize, Deserialize)]
+struct Page {
+    locks: Vec<Box<RawValue>>,
+    cursor: Option<String>,
+}
+
+impl ListArguments {
+    async fn shown(&self, client: &Client) -> Result<String, CommandError> {
+        let page = self.fetch(client).await?;
+        if self.json {
+            let json = serde_json::to_string(&page).unwrap_or_default();
+            return Ok(format!("{json}\n"));
+        }
+        let held = page.locks.iter();
+        let held = held.filter_map(|lock| serde_json::from_str(lock.get()).ok());
+        let mut held: Vec<HeldLock> = held.collect();
+        // Stores have them in an order of their own.
+        held.sort_by(|one, other| one.key.cmp(&other.key));
+        Ok(table(&held))
+    }
+
+    /// Page after page, until there are enough or no more.
+    async fn fetch(&self, client: &Client) -> Result<Page, CommandError> {
+        let mut all = Page {
+            locks: Vec::new(),
+            cursor: None,
+        };
+        loop {
+            let missing = self
+                .limit
+                .map_or(PAGE, |limit| limit.saturating_sub(all.locks.len()));
+            let mut wanted = json!({"limit": missing.min(PAGE)});
+            if !self.prefix.is_empty() {
+                wanted["prefix"] = json!(full_prefix(&self.prefix));
+            }
+            if let Some(cursor) = &all.cursor {
+                wanted["cursor"] = json!(cursor);
+            }
+            let list = super::function("list");
+            let answer = self.connection.ask(client, &list, &wanted).await?;
+            let page: Page = serde_json::from_str(answer.get()).map_err(|error| {
+                CommandError::local(format!("the answer makes no sense: {error}"))
+            })?;
+            all.locks.extend(page.locks);
+            all.cursor = page.cursor;
+            let is_enough = self.limit.is_some_and(|limit| all.locks.len() >= limit);
+            if is_enough || all.cursor.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+fn full_prefix(prefix: &str) -> String {
+    if prefix.starts_with("lock:") {
+        prefix.to_owned()
+    } else {
+        format!("lock:{prefix}")
+    }
+}
+
+fn table(locks: &[HeldLock]) -> String {
+    if locks.is_empty() {
+        return "No locks are held\n".to_owned();
+    }
+    let mut table = Table::new(&["KEY", "OWNER", "FENCE", "ACQUIRED", "EXPIRES"]);
+    for lock in locks {
+        table.row(&[
+            lock.key.clone(),
+            lock.owner.clone(),
+            lock.fence.clone(),
+            lock.acquired(),
+            lock.expires(),
+        ]);
+    }
+    table.text()
+}

@@ -1,0 +1,68 @@
+//! `forrst lock release`.
+
+use clap::Args;
+use serde_json::json;
+
+use super::name::LockName;
+use crate::connection::Connection;
+use crate::error::CommandError;
+use crate::output::{plain, print, print_json};
+
+/// Release a lock by its owner's token.
+#[derive(Args)]
+#[command(after_help = format!("\
+Examples:
+  forrst lock release export:orders --owner nightly
+  forrst lock release lock:payments.charge:user:123 --owner 165954c3-27f9-4ca8-a886-11d9093c0da7
+
+{}", crate::exit::HELP))]
+pub(crate) struct ReleaseArguments {
+    #[command(flatten)]
+    name: LockName,
+
+    #[command(flatten)]
+    lease: Lease,
+
+    #[command(flatten)]
+    connection: Connection,
+
+    /// Print the server's answer as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Which lease of a lock.
+#[derive(Args)]
+pub(super) struct Lease {
+    /// The token that the lock was taken with; in a command of `forrst run` it is known
+    #[arg(
+        long,
+        env = "FORRST_LOCK_OWNER",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
+    pub(super) owner: String,
+
+    /// Only the lease with this fence
+    #[arg(long, value_name = "FENCE")]
+    pub(super) fence: Option<String>,
+}
+
+pub(super) async fn run(arguments: ReleaseArguments) -> Result<(), CommandError> {
+    let client = arguments.connection.client()?;
+    let full_key = arguments.name.full_key();
+    let mut wanted = json!({"key": full_key, "owner": arguments.lease.owner});
+    if let Some(fence) = &arguments.lease.fence {
+        wanted["fence"] = json!(fence);
+    }
+    let answer = arguments
+        .connection
+        .tell(&client, &super::function("release"), &wanted)
+        .await?;
+    if arguments.json {
+        print_json(&answer);
+    } else {
+        print(&format!("{} is released\n", plain(&full_key)));
+    }
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! Times and sizes as people write them.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::Error as _;
+
+/// A duration as people write it: `30s`, `5m`, `1h 30m`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Time(pub(crate) Duration);
+
+impl FromStr for Time {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = "a duration such as `30s`, `5m` or `1h 30m`";
+        match humantime::parse_duration(text) {
+            Ok(duration) if !duration.is_zero() => Ok(Self(duration)),
+            Ok(_) => Err(format!("must be more than nothing: {expected}")),
+            Err(error) => Err(format!("{error}: expected {expected}")),
+        }
+    }
+}
+
+/// A number of bytes as people write it: `65536`, `512KiB`, `1MiB`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Size(pub(crate) usize);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
+            "" | "b" => Some(1),
+            "k" | "kib" => Some(1024),
+            "m" | "mib" => Some(1024 * 1024),
+            _ => None,
+        };
+        let count: Option<usize> = digits.trim().parse().ok();
+        let size = count
+            .zip(factor)
+            .and_then(|(count, factor)| count.checked_mul(factor));
+        match size {
+            Some(size) if size > 0 => Ok(Self(size)),
+            _ => Err("expected a size such as `65536`, `512KiB` or `1MiB`".to_owned()),
+        }
+    }
+}
+
+macro_rules! read_from_text {
+    ($($type:ty)*) => {$(
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+            }
+        }
+    )*};
+}
+read_from_text!(Time Size);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("64k", 65_536),
+            ("512KiB", 524_288),
+            ("1MiB", 1_048_576),
+        ] {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+        for text in [
+            "",
+            "0",
+            "-1",
+            "1.5MiB",
+            "1GB",
+            "MiB",
+            "99999999999999999999",
+        ] {
+            assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+}

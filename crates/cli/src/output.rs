@@ -1,0 +1,65 @@
+//! What commands print: JSON for programs, tables for people, colours on a terminal.
+
+mod pretty;
+mod table;
+mod when;
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+pub(crate) use pretty::pretty;
+pub(crate) use table::Table;
+pub(crate) use when::{ServerTime, ago, in_time};
+
+/// Prints to standard output; colours are left out where it is no terminal, or `NO_COLOR` is set.
+///
+/// Whoever reads it may have seen enough and gone, as `head` does: that is no error.
+pub(crate) fn print(text: &str) {
+    let mut out = anstream::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints to standard error, in the same way.
+pub(crate) fn complain(text: &str) {
+    let mut out = anstream::stderr().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints JSON as it was received, on one line.
+pub(crate) fn print_json(json: &RawValue) {
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "{}", json.get()).and_then(|()| out.flush());
+}
+
+/// Prints anything as JSON on one line.
+pub(crate) fn print_value(value: &impl Serialize) {
+    let mut out = io::stdout().lock();
+    let json = serde_json::to_string(value).unwrap_or_default();
+    let _ = writeln!(out, "{json}").and_then(|()| out.flush());
+}
+
+/// The same text without what could steer a terminal: keys, owners and messages are what somebody has sent.
+pub(crate) fn plain(text: &str) -> String {
+    let is_harmful = |c: char| c.is_control() && c != '\n';
+    if !text.contains(is_harmful) {
+        return text.to_owned();
+    }
+    let shown = text.chars().map(|c| match c {
+        c if is_harmful(c) => c.escape_default().to_string(),
+        c => c.to_string(),
+    });
+    shown.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_do_not_reach_the_terminal() {
+        assert_eq!(plain("a\u{1b}[31mb\nc"), "a\\u{1b}[31mb\nc");
+        assert_eq!(plain("schön"), "schön");
+    }
+}

@@ -1,0 +1,88 @@
+//! Moments, relative and absolute.
+
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde::Deserialize;
+
+/// A moment by the server's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct ServerTime(DateTime<Utc>);
+
+impl ServerTime {
+    pub(crate) fn before(self, time: Duration) -> Self {
+        Self(self.0 - time)
+    }
+
+    /// How long it lies before the other.
+    pub(crate) fn until(self, later: Self) -> Duration {
+        (later.0 - self.0).to_std().unwrap_or_default()
+    }
+
+    /// As the wire has it.
+    pub(crate) fn on_the_wire(self) -> String {
+        self.0.to_rfc3339_opts(SecondsFormat::Millis, true)
+    }
+
+    fn shown(self) -> String {
+        self.0.to_rfc3339_opts(SecondsFormat::Secs, true)
+    }
+}
+
+impl TryFrom<String> for ServerTime {
+    type Error = chrono::ParseError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        DateTime::parse_from_rfc3339(&text).map(|time| Self(time.to_utc()))
+    }
+}
+
+impl From<std::time::SystemTime> for ServerTime {
+    fn from(time: std::time::SystemTime) -> Self {
+        Self(time.into())
+    }
+}
+
+/// `24s ago (2026-11-16T21:30:04Z)`.
+pub(crate) fn ago(moment: ServerTime, now: ServerTime) -> String {
+    format!("{} ago ({})", span(moment.until(now)), moment.shown())
+}
+
+/// `in 24s (2026-11-16T21:30:04Z)`.
+pub(crate) fn in_time(moment: ServerTime, now: ServerTime) -> String {
+    format!("in {} ({})", span(now.until(moment)), moment.shown())
+}
+
+/// In at most two units, since nobody wants the seconds of a day.
+fn span(time: Duration) -> String {
+    let whole = if time < Duration::from_secs(1) {
+        Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or_default())
+    } else {
+        Duration::from_secs(time.as_secs())
+    };
+    let text = humantime::format_duration(whole).to_string();
+    let units: Vec<&str> = text.split(' ').take(2).collect();
+    units.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_relative_and_absolute() {
+        let moment = ServerTime::try_from("2026-11-16T21:30:04.500Z".to_owned()).unwrap();
+        let now = moment.before(Duration::from_millis(24_900));
+        assert_eq!(in_time(moment, now), "in 24s (2026-11-16T21:30:04Z)");
+        assert_eq!(ago(now, moment), "24s ago (2026-11-16T21:29:39Z)");
+        assert_eq!(ago(moment, now), "0s ago (2026-11-16T21:30:04Z)");
+        assert_eq!(moment.on_the_wire(), "2026-11-16T21:30:04.500Z");
+    }
+
+    #[test]
+    fn two_units_are_enough() {
+        assert_eq!(span(Duration::from_millis(120)), "120ms");
+        assert_eq!(span(Duration::from_secs(93_784)), "1day 2h");
+    }
+}

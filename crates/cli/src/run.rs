@@ -1,0 +1,241 @@
+//! `forrst run`: a command under a lock.
+
+mod group;
+pub(crate) mod guard;
+mod guarded;
+mod link;
+mod message;
+mod moment;
+mod plan;
+mod signals;
+pub(crate) mod starter;
+mod supervision;
+mod terminal;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+use forrst_client::{Error, Lease};
+
+use crate::connection::Connection;
+use crate::error::CommandError;
+use crate::exit;
+use crate::output::complain;
+use crate::time;
+use guarded::Guarded;
+use plan::{OnLost, Plan};
+use signals::Signals;
+use supervision::{Ending, Outcome, Supervision};
+use terminal::Terminal;
+
+/// Run a command while holding a lock.
+///
+/// The lock is renewed while the command runs, and released when it has ended.
+/// The command finds `FORRST_LOCK_KEY`, `FORRST_LOCK_OWNER` and
+/// `FORRST_LOCK_FENCE` in its environment; the fence is for what it writes to.
+///
+/// When the lock is lost, the command and all that it has started get SIGTERM,
+/// and SIGKILL before anybody else can have the lock: also when this process is
+/// stopped or killed. What the command leaves behind in its process group
+/// has a second to end; then it is killed, and the lock released.
+///
+/// Signals are passed on to the command. Stopped with ^Z for longer than the
+/// ttl, it loses its lock, and its life.
+#[derive(Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  forrst run --key export:orders -- ./export.sh
+  forrst run --key export:orders --ttl 1m --block 10m -- ./export.sh --all
+  forrst run --key deploy -- sh -c 'echo \"fence $FORRST_LOCK_FENCE\"'
+
+Exit codes: that of the command, 128+n when signal n ended it, 127 when there is
+no such command, 126 when it cannot be run; 75 somebody else holds the lock, 76
+the lock was lost, 1 the server answered with another error, 2 wrong usage, 69
+no server can be reached or it cannot serve now, 77 not allowed."
+)]
+pub(crate) struct RunArguments {
+    /// What to lock, such as export:orders
+    #[arg(long, value_name = "KEY")]
+    key: String,
+
+    /// How long the lock lasts when it cannot be renewed
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = time::parse)]
+    ttl: Duration,
+
+    /// How long to wait when somebody else holds it [default: not at all]
+    #[arg(long, value_name = "DURATION", value_parser = time::parse)]
+    block: Option<Duration>,
+
+    /// What to do with the command when the lock is lost
+    #[arg(long, value_name = "WHAT", default_value = "terminate")]
+    on_lost: OnLost,
+
+    /// How long the command has between SIGTERM and SIGKILL, half the ttl at most [default: a quarter of the ttl, 10s at most]
+    #[arg(long, value_name = "DURATION", value_parser = time::parse)]
+    grace: Option<Duration>,
+
+    /// The token that the lock can be released by [default: a random one]
+    #[arg(long, value_name = "TOKEN")]
+    owner: Option<String>,
+
+    /// Take the lock that callers of this function share; without it, the global one
+    #[arg(long, value_name = "FUNCTION")]
+    function: Option<String>,
+
+    #[command(flatten)]
+    connection: Connection,
+
+    /// The command and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        required = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    command: Vec<OsString>,
+}
+
+/// Below that a busy machine would lose every lock.
+const SHORTEST_TTL: Duration = Duration::from_millis(500);
+
+pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
+    let plan = arguments.plan()?;
+    let mut signals = Signals::listen()
+        .map_err(|error| CommandError::local(format!("signals cannot be minded: {error}")))?;
+    let lease = tokio::select! {
+        lease = arguments.acquire() => lease?,
+        signal = signals.end() => return Ok(exit::by_signal(signal.as_raw())),
+    };
+    tokio::select! {
+        ready = arguments.is_ready(&lease, plan) => ready?,
+        signal = signals.end() => {
+            release(lease).await;
+            return Ok(exit::by_signal(signal.as_raw()));
+        }
+    }
+    let variables = [
+        ("FORRST_LOCK_KEY", lease.full_key().to_owned()),
+        ("FORRST_LOCK_OWNER", lease.owner().to_owned()),
+        ("FORRST_LOCK_FENCE", lease.fence().to_string()),
+    ];
+    let limits = supervision::limits(&plan, &lease);
+    let guarded = Guarded::start(&arguments.command, &variables, plan.grace, limits);
+    let mut guarded = guarded.map_err(|error| {
+        CommandError::local(format!("the command cannot be guarded: {error}"))
+            .exiting(exit::INTERNAL)
+    })?;
+    let outcome = Supervision {
+        plan,
+        lease: &lease,
+        guarded: &mut guarded,
+        signals: &mut signals,
+        limits,
+        terminal: Terminal::find(),
+    };
+    let outcome = outcome.run().await;
+    guarded.bury();
+    release(lease).await;
+    arguments.conclude(outcome)
+}
+
+impl RunArguments {
+    fn plan(&self) -> Result<Plan, CommandError> {
+        if self.ttl < SHORTEST_TTL {
+            return Err(CommandError::usage(
+                "--ttl must be at least 500ms: a lock has to be renewed in time",
+            ));
+        }
+        let grace = self.grace.unwrap_or_else(|| Plan::usual_grace(self.ttl));
+        if grace > Plan::longest_grace(self.ttl) {
+            return Err(
+                CommandError::usage("--grace must be no more than half of --ttl")
+                    .hint("what is left of the ttl is for renewing it"),
+            );
+        }
+        Ok(Plan {
+            ttl: self.ttl,
+            grace: if self.on_lost == OnLost::Kill {
+                Duration::ZERO
+            } else {
+                grace
+            },
+            on_lost: self.on_lost,
+        })
+    }
+
+    async fn acquire(&self) -> Result<Lease, CommandError> {
+        let client = self.connection.client()?;
+        let mut lock = client.lock(&self.key).ttl(self.ttl);
+        if let Some(block) = self.block {
+            lock = lock.wait(block);
+        }
+        if let Some(owner) = &self.owner {
+            lock = lock.owner(owner);
+        }
+        if let Some(function) = &self.function {
+            lock = lock.function(function);
+        }
+        lock.acquire()
+            .await
+            .map_err(|error| self.connection.failed(error))
+    }
+
+    /// Returns when there is enough time on the lease to begin. After a wait for the lock nobody here knows for how long
+    /// it has been granted, until it is renewed.
+    async fn is_ready(&self, lease: &Lease, plan: Plan) -> Result<(), CommandError> {
+        while lease.remaining() < self.ttl / 2 {
+            if !lease.is_held() {
+                let lost = Error::Lost(lease.lost().await);
+                return Err(self.connection.failed(lost));
+            }
+            tokio::time::sleep(plan.pause()).await;
+        }
+        Ok(())
+    }
+
+    fn conclude(&self, outcome: Outcome) -> Result<u8, CommandError> {
+        let Outcome { ending, loss } = outcome;
+        let program = self
+            .command
+            .first()
+            .map(|program| program.display().to_string());
+        let program = program.unwrap_or_default();
+        if let Some(reason) = loss {
+            let lost = format!("the lock {} was lost: {reason}", self.key);
+            if self.on_lost != OnLost::Ignore {
+                return Err(
+                    CommandError::local(format!("{lost}. {program} was ended")).exiting(exit::LOST)
+                );
+            }
+            complain(&format!("warning: {lost}. {program} ran on without it\n"));
+        }
+        match ending {
+            Ending::Exited(code) => Ok(u8::try_from(code).unwrap_or(u8::MAX)),
+            Ending::Killed(signal) => Ok(exit::by_signal(signal)),
+            Ending::NotStarted(reason) => Err(CommandError::local(format!(
+                "{program} cannot be started: {reason}"
+            ))
+            .exiting(exit::INTERNAL)),
+            Ending::Unguarded => {
+                let message = format!(
+                    "the process that guards {program} was killed, and so {program} was, too"
+                );
+                Err(CommandError::local(message).exiting(exit::INTERNAL))
+            }
+        }
+    }
+}
+
+/// Gives the lock back. The command has ended either way, so what goes wrong here is only told.
+async fn release(lease: Lease) {
+    let full_key = lease.full_key().to_owned();
+    match lease.release().await {
+        Ok(()) | Err(Error::Lost(_)) => {}
+        Err(error) => complain(&format!(
+            "warning: {full_key} was not released, and ends by itself: {error}\n"
+        )),
+    }
+}

@@ -1,0 +1,50 @@
+//! Durations as people write them.
+
+use std::time::Duration;
+
+/// A duration such as `30s`, and more than nothing.
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+    let expected = "a duration such as `30s`, `5m` or `1h 30m`";
+    match humantime::parse_duration(text) {
+        Ok(duration) if duration >= Duration::from_millis(1) => Ok(duration),
+        Ok(_) => Err(format!("must be at least 1ms: {expected}")),
+        Err(error) => Err(format!("{error}: expected {expected}")),
+    }
+}
+
+/// The same, and nothing too.
+pub(crate) fn parse_or_none(text: &str) -> Result<Duration, String> {
+    match text {
+        "0" => Ok(Duration::ZERO),
+        _ => humantime::parse_duration(text)
+            .map_err(|error| format!("{error}: expected a duration such as `10ms`, `30s` or `0`")),
+    }
+}
+
+/// As the wire has it.
+pub(crate) fn on_the_wire(time: Duration) -> serde_json::Value {
+    serde_json::json!(forrst_protocol::Duration::from_std(time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_write_is_read() {
+        assert_eq!(parse("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(parse("1h 30m"), Ok(Duration::from_secs(5400)));
+        for text in ["", "30", "soon", "0s", "1us", "-1s"] {
+            let refused = parse(text).unwrap_err();
+            assert!(refused.contains("30s"), "{refused}");
+        }
+        assert_eq!(parse_or_none("0"), Ok(Duration::ZERO));
+        assert!(parse_or_none("5").is_err());
+    }
+
+    #[test]
+    fn the_wire_has_the_longest_unit_that_fits() {
+        let minute = serde_json::json!({"value": 1, "unit": "minute"});
+        assert_eq!(on_the_wire(Duration::from_secs(60)), minute);
+    }
+}

@@ -1,0 +1,89 @@
+//! SIGHUP: keys come and go while the server runs.
+
+use forrst_testkit::{request, until};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::client::{Way, code, open, socket_ask};
+use crate::keys::{Guarded, make_key};
+
+fn echo(guarded: &Guarded, key: &str) -> bool {
+    let request = request("demo.echo", json!({}));
+    let answer = Way::Http.ask(&guarded.address(), Some(key), &request);
+    code(&answer).is_none()
+}
+
+fn hang_up(guarded: &Guarded, until_it_says: &str) {
+    let before = guarded.running.errors().matches(until_it_says).count();
+    guarded.running.signal(Signal::HUP);
+    until("it has heard the signal", || {
+        guarded.running.errors().matches(until_it_says).count() > before
+    });
+}
+
+#[test]
+fn keys_are_read_again_and_a_broken_file_changes_nothing() {
+    let guarded = Guarded::start(&[("first", &["--role", "call"])]);
+    let first = guarded.keys[0].clone();
+    let file = guarded.serve.path("keys.toml");
+    let (second, block) = make_key("second", &["--role", "call"]);
+    assert!(echo(&guarded, &first) && !echo(&guarded, &second));
+    std::fs::write(&file, &block).unwrap();
+    assert!(!echo(&guarded, &second), "nobody has told the server");
+    hang_up(&guarded, "were read again");
+    assert!(echo(&guarded, &second) && !echo(&guarded, &first));
+    for broken in [
+        "",
+        "nonsense",
+        "[[keys]]\nname = 'x'\n",
+        &block.replace("call", "root"),
+        &block.replace("sha256", "md5"),
+    ] {
+        std::fs::write(&file, broken).unwrap();
+        hang_up(&guarded, "stay as they were");
+        assert!(echo(&guarded, &second), "{broken}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    hang_up(&guarded, "stay as they were");
+    assert!(echo(&guarded, &second));
+    assert!(guarded.running.errors().contains("ERROR"));
+    assert!(guarded.running.errors().contains("keys.toml"));
+    std::fs::write(&file, &block).unwrap();
+    hang_up(&guarded, "were read again");
+    assert!(echo(&guarded, &second));
+}
+
+#[test]
+fn a_websocket_of_a_key_that_is_gone_is_of_no_use_any_more() {
+    let guarded = Guarded::start(&[("first", &["--role", "call"])]);
+    let mut socket = open(&guarded.address(), Some(&guarded.keys[0])).unwrap();
+    let request = request("demo.echo", json!({}));
+    let frame = json!({"jsonrpc": "2.0", "id": 1, "method": "forrst.call", "params": request});
+    assert_eq!(code(&socket_ask(&mut socket, &frame)["result"]), None);
+    let (_, block) = make_key("second", &["--role", "call"]);
+    std::fs::write(guarded.serve.path("keys.toml"), block).unwrap();
+    hang_up(&guarded, "were read again");
+    let answer = socket_ask(&mut socket, &frame);
+    assert_eq!(code(&answer["result"]), Some("UNAUTHORIZED"));
+}
+
+#[test]
+fn a_server_does_not_start_with_a_broken_file() {
+    for (text, says) in [
+        (Some(""), "nobody could call"),
+        (Some("keys = 1"), "line 1"),
+        (None, "No such file"),
+    ] {
+        let arguments = &["--store", "memory:", "--auth-file", "keys.toml"];
+        let serve = forrst_testkit::Serve::new(crate::keys::FORRST, arguments);
+        if let Some(text) = text {
+            std::fs::write(serve.path("keys.toml"), text).unwrap();
+        }
+        let (code, _, errors) = serve.run();
+        assert_eq!(code, Some(1));
+        assert!(
+            errors.contains(says) && errors.contains("keys.toml"),
+            "{errors}"
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! `forrst lock`.
+
+use serde_json::json;
+
+use crate::forrst::Forrst;
+use crate::server::Server;
+use crate::shown;
+
+#[test]
+fn a_lock_from_its_taking_to_its_release() {
+    let server = Server::start();
+    let forrst = |arguments: &[&str]| Forrst::new(&server, arguments).run();
+    let acquired = forrst(&["lock", "acquire", "export:orders", "--ttl", "1h"]).check(0);
+    shown::check("lock-acquired", &acquired.output);
+    shown::check(
+        "lock-held",
+        &forrst(&["lock", "status", "export:orders"]).check(0).output,
+    );
+    shown::check("lock-list", &forrst(&["lock", "list"]).check(0).output);
+
+    let owner = acquired
+        .output
+        .lines()
+        .find_map(|line| line.strip_prefix("  owner     "));
+    let owner = owner.expect("the owner is shown whole");
+    let extend = [
+        "lock",
+        "extend",
+        "export:orders",
+        "--owner",
+        owner,
+        "--ttl",
+        "10m",
+    ];
+    shown::check("lock-extended", &forrst(&extend).check(0).output);
+    let release = ["lock", "release", "lock:export:orders", "--owner", owner];
+    assert_eq!(
+        forrst(&release).check(0).output,
+        "lock:export:orders is released\n"
+    );
+    assert_eq!(
+        forrst(&["lock", "status", "export:orders"]).check(0).output,
+        "lock:export:orders is free\n"
+    );
+    assert_eq!(
+        forrst(&["lock", "list"]).check(0).output,
+        "No locks are held\n"
+    );
+    forrst(&release)
+        .check(1)
+        .complains(&["LOCK_ALREADY_RELEASED"]);
+}
+
+#[test]
+fn json_is_what_the_functions_answer() {
+    let server = Server::start();
+    let forrst =
+        |arguments: &[&str]| Forrst::new(&server, &[arguments, &["--json"]].concat()).json();
+    let acquire = [
+        "lock",
+        "acquire",
+        "k",
+        "--function",
+        "demo.echo",
+        "--owner",
+        "me",
+        "--ttl",
+        "1h",
+    ];
+    let acquired = forrst(&acquire);
+    let expected = json!({
+        "key": "k", "acquired": true, "owner": "me", "scope": "function", "full_key": "lock:demo.echo:k",
+        "fence": acquired["fence"], "expires_at": acquired["expires_at"],
+    });
+    assert_eq!(acquired, expected);
+    let status = forrst(&["lock", "status", "k", "--function", "demo.echo"]);
+    assert_eq!(status["owner"], "me");
+    assert_eq!(status["fence"], acquired["fence"]);
+    assert_eq!(status["expires_at"], acquired["expires_at"]);
+    assert_eq!(
+        forrst(&["lock", "list"]),
+        json!({"locks": [status], "cursor": null})
+    );
+    let fence = acquired["fence"].as_str().unwrap();
+    let lease = ["lock:demo.echo:k", "--owner", "me", "--fence", fence];
+    let extended = forrst(&[&["lock", "extend", "--ttl", "2h"][..], &lease].concat());
+    assert_eq!(extended["extended"], true);
+    assert!(extended["expires_at"].as_str() > acquired["expires_at"].as_str());
+    let released = forrst(&[&["lock", "release"][..], &lease].concat());
+    assert_eq!(
+        released,
+        json!({"released": true, "key": "lock:demo.echo:k"})
+    );
+    let free = forrst(&["lock", "status", "lock:demo.echo:k"]);
+    assert_eq!(free, json!({"key": "lock:demo.echo:k", "locked": false}));
+}
+
+#[test]
+fn who_may_not_is_told_why() {
+    let server = Server::start();
+    let forrst = |arguments: &[&str]| Forrst::new(&server, arguments).run();
+    forrst(&["lock", "acquire", "k", "--ttl", "1h", "--owner", "me"]).check(0);
+    let refused = forrst(&["lock", "acquire", "k", "--json"]).check(75);
+    assert_eq!(
+        refused.json()["errors"][0]["code"],
+        "LOCK_ACQUISITION_FAILED"
+    );
+    forrst(&["lock", "acquire", "k", "--block", "50ms"])
+        .check(75)
+        .complains(&["LOCK_TIMEOUT"]);
+    let release = forrst(&["lock", "release", "k", "--owner", "you"]).check(1);
+    shown::check("lock-mismatch", &release.errors);
+    let missing = forrst(&["lock", "extend", "other", "--owner", "me", "--ttl", "1s"]).check(1);
+    shown::check("lock-not-found", &missing.errors);
+    let too_long = forrst(&["lock", "acquire", "k2", "--ttl", "100days"]).check(1);
+    too_long.complains(&["INVALID_ARGUMENTS", "/call/arguments/ttl"]);
+}
+
+#[test]
+fn status_has_an_exit_code_only_where_asked_for() {
+    let server = Server::start();
+    let status = |arguments: &[&str]| {
+        let arguments = [&["lock", "status", "k"], arguments].concat();
+        Forrst::new(&server, &arguments).run().code
+    };
+    assert_eq!(status(&[]), Some(0));
+    assert_eq!(status(&["--exit-code"]), Some(0));
+    Forrst::new(&server, &["lock", "acquire", "k", "--ttl", "1h"])
+        .run()
+        .check(0);
+    assert_eq!(status(&[]), Some(0));
+    assert_eq!(status(&["--exit-code"]), Some(75));
+}

@@ -1,0 +1,9 @@
+//! `forrst run`.
+
+mod ending;
+mod job;
+mod loss;
+mod parent;
+mod process;
+mod signals;
+mod terminal;

@@ -1,0 +1,130 @@
+//! A lock that is lost, or nearly.
+
+use super::job::{Job, PATIENT, STUBBORN, status, take_over};
+use super::process::{is_alive, until_dead};
+use crate::forrst::{Forrst, until};
+use crate::server::Server;
+
+/// Checks that nobody was alive when somebody else got the lock.
+#[track_caller]
+fn check_dead_before_the_next(job: &Job, server: &Server, processes: &[i32]) {
+    let granted_at = take_over(server);
+    for pid in processes {
+        assert!(
+            !is_alive(*pid),
+            "{pid} lives while somebody else holds the lock"
+        );
+    }
+    let last_beat = job.last_beat();
+    assert!(
+        last_beat < granted_at,
+        "alive at {last_beat}, granted to another at {granted_at}"
+    );
+}
+
+#[test]
+fn a_server_that_comes_back_in_time_is_not_noticed() {
+    let mut server = Server::durable();
+    let job = Job::start(&server, &["--ttl", "20s"], PATIENT);
+    let child = job.pid("pid");
+    server.kill();
+    server.restart();
+    let before = status(&server);
+    assert_eq!(before["locked"], true, "the lease survives the server");
+    until("it is renewed again", || {
+        let now = status(&server);
+        now["expires_at"].as_str() > before["expires_at"].as_str()
+    });
+    assert!(is_alive(child));
+    assert_eq!(job.file("signals"), "", "nobody has bothered it");
+    job.tell("stop");
+    let ended = job.wait().check(3);
+    assert_eq!(ended.errors, "");
+    assert_eq!(status(&server)["locked"], false);
+}
+
+#[test]
+fn a_server_that_stays_away_ends_the_command_before_its_lease() {
+    let mut server = Server::durable();
+    let job = Job::start(&server, &["--ttl", "4s"], STUBBORN);
+    let child = job.pid("pid");
+    // Nobody can renew it any more, and somebody else waits for it.
+    server.restart_elsewhere();
+    check_dead_before_the_next(&job, &server, &[child]);
+    assert_eq!(
+        job.file("signals"),
+        "TERM\n",
+        "it was asked first, and once"
+    );
+    job.wait().check(76).complains(&["lost", "renewed in time"]);
+}
+
+#[test]
+fn what_the_command_has_started_ends_with_it() {
+    let mut server = Server::durable();
+    let script = "(trap '' TERM; echo $BASHPID > grandchild
+            while :; do echo ${EPOCHREALTIME/[.,]/} >> beats; sleep 0.02; done) &
+        echo $$ > pid; wait; while :; do sleep 1; done";
+    let job = Job::start(&server, &["--ttl", "4s"], script);
+    let processes = [job.pid("pid"), job.pid("grandchild")];
+    server.restart_elsewhere();
+    check_dead_before_the_next(&job, &server, &processes);
+    job.wait().check(76);
+}
+
+/// The old lease has ended, and its holder is about to learn of it.
+#[test]
+fn a_lock_that_was_taken_away_ends_the_command_at_once() {
+    let server = Server::start();
+    let force = || {
+        Forrst::new(&server, &["lock", "force-release", "k", "--yes"])
+            .run()
+            .check(0)
+    };
+    let gentle = Job::start(&server, &["--ttl", "3s"], PATIENT);
+    gentle.pid("pid");
+    force();
+    let (ended, folder) = gentle.wait_and_keep();
+    ended.check(76).complains(&["lost"]);
+    let signals = std::fs::read_to_string(folder.path().join("signals")).unwrap();
+    assert_eq!(signals, "TERM\n");
+
+    let stubborn = Job::start(&server, &["--ttl", "3s", "--grace", "500ms"], STUBBORN);
+    let child = stubborn.pid("pid");
+    force();
+    until_dead(child);
+    stubborn.wait().check(76);
+}
+
+#[test]
+fn kill_does_not_ask_first() {
+    let server = Server::start();
+    let job = Job::start(&server, &["--ttl", "3s", "--on-lost", "kill"], STUBBORN);
+    let child = job.pid("pid");
+    Forrst::new(&server, &["lock", "force-release", "k", "--yes"])
+        .run()
+        .check(0);
+    until_dead(child);
+    assert_eq!(job.file("signals"), "");
+    job.wait().check(76);
+}
+
+#[test]
+fn ignore_lets_it_run_on() {
+    let server = Server::start();
+    let job = Job::start(&server, &["--ttl", "1s", "--on-lost", "ignore"], PATIENT);
+    let child = job.pid("pid");
+    Forrst::new(&server, &["lock", "force-release", "k", "--yes"])
+        .run()
+        .check(0);
+    // Somebody else has it for longer than the ttl would have been.
+    let take = ["lock", "acquire", "k", "--ttl", "2s", "--owner", "other"];
+    Forrst::new(&server, &take).run().check(0);
+    until("that one has expired, too", || {
+        status(&server)["locked"] == false
+    });
+    assert!(is_alive(child));
+    assert_eq!(job.file("signals"), "");
+    job.tell("stop");
+    job.wait().check(3).complains(&["warning", "lost"]);
+}

@@ -1,0 +1,104 @@
+//! `--audit-log`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use forrst_testkit::{Running, Serve, request, until};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+const LOCK: &str = "urn:cline:forrst:ext:atomic-lock:fn:";
+
+fn acquire(running: &Running, key: &str) {
+    let ttl = json!({"value": 60, "unit": "second"});
+    let arguments = json!({"key": key, "owner": "worker-1", "ttl": ttl});
+    running.ask(&request(&format!("{LOCK}acquire"), arguments));
+}
+
+fn force(running: &Running, key: &str) {
+    let arguments = json!({"key": format!("lock:{key}")});
+    running.ask(&request(&format!("{LOCK}force-release"), arguments));
+}
+
+fn entries(text: &str) -> Vec<Value> {
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_force_release_is_written_down_also_one_that_failed_and_a_moved_file_is_opened_again() {
+    let serve = Serve::new(
+        env!("CARGO_BIN_EXE_forrst"),
+        &["--store", "memory:", "--audit-log", "audit.jsonl"],
+    );
+    fs::write(serve.path("audit.jsonl"), "{\"act\":\"earlier\"}\n").unwrap();
+    let running = serve.start();
+    acquire(&running, "a");
+    force(&running, "a");
+    force(&running, "a");
+    let read = |name: &str| fs::read_to_string(serve.path(name)).unwrap_or_default();
+    let written = entries(&read("audit.jsonl"));
+    let [earlier, forced, failed] = &written[..] else {
+        panic!("{written:#?}");
+    };
+    assert_eq!(earlier["act"], "earlier", "what was there stays");
+    assert_eq!(forced["act"], "force-release");
+    assert_eq!(forced["result"], "OK");
+    assert_eq!(forced["lock"], "lock:a");
+    assert_eq!(forced["holder"], "worker-1");
+    assert_eq!(forced["who"], Value::Null);
+    for member in ["at", "fence", "request", "function"] {
+        assert!(forced[member].is_string(), "{member} in {forced}");
+    }
+    assert_eq!(failed["result"], "LOCK_NOT_FOUND");
+
+    fs::rename(serve.path("audit.jsonl"), serve.path("audit.1")).unwrap();
+    running.signal(Signal::HUP);
+    until("the file is opened again", || {
+        serve.path("audit.jsonl").exists()
+    });
+    force(&running, "b");
+    assert_eq!(entries(&read("audit.jsonl")).len(), 1);
+    assert_eq!(entries(&read("audit.1")).len(), 3);
+    let mode = fs::metadata(serve.path("audit.jsonl"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn the_audit_log_can_be_set_in_the_environment_and_in_the_file() {
+    for serve in [
+        Serve::new(env!("CARGO_BIN_EXE_forrst"), &["--store", "memory:"])
+            .variable("FORRST_AUDIT_LOG", "audit.jsonl"),
+        Serve::new(env!("CARGO_BIN_EXE_forrst"), &["--store", "memory:"])
+            .config("audit-log = 'audit.jsonl'\nlog-keys = true"),
+    ] {
+        let running = serve.start();
+        force(&running, "a");
+        let written = fs::read_to_string(serve.path("audit.jsonl")).unwrap();
+        assert!(written.contains("LOCK_NOT_FOUND"), "{written}");
+    }
+}
+
+#[test]
+fn an_audit_log_that_cannot_be_written_keeps_the_server_from_starting() {
+    let serve = Serve::new(
+        env!("CARGO_BIN_EXE_forrst"),
+        &[
+            "--store",
+            "memory:",
+            "--audit-log",
+            "no/such/folder/audit.jsonl",
+        ],
+    );
+    let (code, _, errors) = serve.run();
+    assert_eq!(code, Some(1));
+    assert!(
+        errors.contains("cannot write the audit log no/such/folder/audit.jsonl"),
+        "{errors}"
+    );
+}

@@ -1,0 +1,13 @@
+//! Several real servers on one real Redis: what they promise holds while Redis, the link to it, or one of them is gone.
+
+mod changed_link;
+mod dead_nodes;
+mod failing_over;
+mod lost_memory;
+mod lost_redis;
+mod nodes;
+mod order;
+mod protected;
+mod set_up;
+mod sharing;
+mod silent_channel;
