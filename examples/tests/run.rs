@@ -7,6 +7,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use forrst_testkit::Serve;
+
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn check(mut story: Command, last_word: &str) {
@@ -51,6 +53,30 @@ fn fenced_write() {
 fn audit_extension() {
     let story = Command::new(env!("CARGO_BIN_EXE_audit_extension"));
     check(story, "ACCOUNTS_NOT_EMPTY");
+}
+
+#[test]
+fn from_rust() {
+    let server = Serve::new(forrst(), &["--demo", "--store", "memory:"]).start();
+    let mut story = Command::new(env!("CARGO_BIN_EXE_from_rust"));
+    story.arg(format!("http://{}", server.address()));
+    check(story, "exported with fence");
+}
+
+/// What the README shows is what was run: the story without its first comment.
+#[test]
+fn from_rust_is_in_the_readme() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(folder.join(path)).unwrap();
+    let (readme, story) = (read("../README.md"), read("from_rust.rs"));
+    let section = readme
+        .split("\n## ")
+        .find(|part| part.starts_with("From Rust\n"));
+    let section = section.expect("a section about it");
+    let block = section.split("```rust\n").nth(1).expect("a block of Rust");
+    let shown = block.split("```").next().expect("an end");
+    let code = story.split_once("\n\n").expect("a comment, then code").1;
+    assert_eq!(shown, code);
 }
 
 #[test]
