@@ -21,7 +21,7 @@ pub use patience::{until, until_for};
 pub use process::Process;
 pub use proxy::{Proxy, Traffic, Way};
 pub use redis::{
-    Certificates, Monitor, RedisCluster, RedisOptions, RedisReplicas, RedisServer, redis_program,
+    Certificates, RedisCluster, RedisOptions, RedisReplicas, RedisServer, redis_program,
 };
 pub use serve::{Node, Running, Serve};
 pub use wire::{Answer, Lock, Shown, list, moment};

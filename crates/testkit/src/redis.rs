@@ -12,7 +12,6 @@ use std::ffi::OsString;
 pub use certificates::Certificates;
 pub use cluster::RedisCluster;
 pub use replicas::RedisReplicas;
-pub use resp::Monitor;
 pub use server::{RedisOptions, RedisServer};
 
 /// The program that is tested with: `redis-server`, unless `FORRST_TEST_REDIS` names another.

@@ -88,6 +88,11 @@ impl Lock {
         lock_function("force-release", json!({"key": self.full_key()}))
     }
 
+    /// Asks who waits for it.
+    pub fn waiters(&self) -> Value {
+        lock_function("waiters", json!({"key": self.full_key()}))
+    }
+
     /// Asks who holds it.
     pub fn status(&self) -> Value {
         lock_function("status", json!({"key": self.full_key()}))
@@ -164,6 +169,15 @@ impl Answer {
     /// When the lock of a `status` was granted.
     pub fn acquired_at(&self) -> u64 {
         moment(&self.body["result"]["acquired_at"])
+    }
+
+    /// The owners in the answer of `waiters`.
+    pub fn waiting(&self) -> Vec<&str> {
+        let waiters = self.body["result"]["waiters"].as_array().unwrap();
+        let owners = waiters
+            .iter()
+            .map(|waiter| waiter["owner"].as_str().unwrap());
+        owners.collect()
     }
 
     /// The full keys in the answer of `list`.

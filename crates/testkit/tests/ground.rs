@@ -24,14 +24,6 @@ fn a_server_that_is_killed_has_kept_what_it_said_and_a_forgetful_one_has_not() {
 }
 
 #[test]
-fn a_monitor_sees_what_others_do() {
-    let server = RedisServer::start();
-    let mut monitor = server.monitor();
-    server.cli(&["SET", "seen", "1"]);
-    monitor.until_seen("seen");
-}
-
-#[test]
 fn a_cluster_serves_every_key_and_replicas_take_over() {
     let mut cluster = RedisCluster::with_replicas();
     assert_eq!(cluster.servers().count(), 6);

@@ -51,12 +51,7 @@ fn waiters_of_a_killed_node_are_passed_by() {
     let [holds, dies, lives] = &nodes;
     let lock = Lock::global("k");
     let held = take(holds, &lock, "holder", HOUR);
-    let mut monitor = redis.monitor();
-    let mut wait = |node: &Node, owner: &str| {
-        let waiter = Waiter::start(node, &lock, owner, HOUR);
-        monitor.until_seen(owner);
-        waiter
-    };
+    let wait = |node: &Node, owner: &str| Waiter::start(node, &lock, owner, HOUR);
     let _dead = [wait(dies, "dead 1"), wait(dies, "dead 2")];
     let alive = wait(lives, "alive");
     let _dead_too = wait(dies, "dead 3");
@@ -76,11 +71,8 @@ fn a_waiter_of_a_node_that_stood_still_is_not_lost() {
     let [holds, sleeps, lives] = &nodes;
     let lock = Lock::global("k");
     let held = take(holds, &lock, "holder", HOUR);
-    let mut monitor = redis.monitor();
     let asleep = Waiter::start(sleeps, &lock, "asleep", HOUR);
-    monitor.until_seen("asleep");
     let awake = Waiter::start(lives, &lock, "awake", HOUR);
-    monitor.until_seen("awake");
     sleeps.pause();
     give_back(holds, &lock, &held);
     // Nobody waits for one that sleeps.
@@ -99,9 +91,7 @@ fn a_lone_waiter_of_a_node_that_stood_still_gets_the_lock_when_it_goes_on() {
     let [holds, sleeps] = [(); 2].map(|()| node(&redis.url()));
     let lock = Lock::global("k");
     let held = take(&holds, &lock, "holder", HOUR);
-    let mut monitor = redis.monitor();
     let waiter = Waiter::start(&sleeps, &lock, "asleep", HOUR);
-    monitor.until_seen("asleep");
     sleeps.pause();
     give_back(&holds, &lock, &held);
     until_free(&holds, &lock, RECOVERY);

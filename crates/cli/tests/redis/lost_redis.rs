@@ -65,10 +65,7 @@ fn what_was_held_is_held_after_a_restart_and_waiters_hear_of_it() {
     let [one, other] = [(); 2].map(|()| node(&redis.url()));
     let lock = Lock::global("k");
     let held = take(&one, &lock, "holder", HOUR);
-    let mut monitor = redis.monitor();
     let waiter = Waiter::start(&other, &lock, "waiter", HOUR);
-    monitor.until_seen("waiter");
-    drop(monitor);
     redis.restart();
     until_serving(&one);
     until_serving(&other);

@@ -79,11 +79,14 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// For a minute.
+    /// For a minute. It is in the queue, and its server knows: Redis has answered that server once more since.
+    #[track_caller]
     pub(crate) fn start(node: &Running, lock: &Lock, owner: &str, ttl: Duration) -> Self {
-        Self {
-            call: node.start_ask(lock.acquire_within(owner, ttl, MINUTE)),
-        }
+        let call = node.start_ask(lock.acquire_within(owner, ttl, MINUTE));
+        until("it waits, or does so no more", || {
+            call.is_finished() || node.ask(&lock.waiters()).waiting().contains(&owner)
+        });
+        Self { call }
     }
 
     pub(crate) fn is_waiting(&self) -> bool {

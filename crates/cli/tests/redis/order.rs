@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use forrst_testkit::{Lock, RedisServer, post};
 
-use crate::nodes::{HOUR, MINUTE, give_back, node, take};
+use crate::nodes::{HOUR, MINUTE, Waiter, give_back, node, take};
 use crate::protected::Load;
 
 #[test]
@@ -15,19 +15,18 @@ fn waiters_of_three_nodes_are_served_in_their_order_and_at_once() {
     let nodes = [(); 3].map(|()| node(&redis.url()));
     let lock = Lock::global("wanted");
     let held = take(&nodes[0], &lock, "holder", HOUR);
-    let mut monitor = redis.monitor();
     let (say, hear) = mpsc::channel();
     for number in 0..9 {
         let owner = format!("waiter {number}");
-        let address = nodes[number % 3].address();
-        let (lock, say, name) = (lock.clone(), say.clone(), owner.clone());
+        let node = &nodes[number % 3];
+        let address = node.address();
+        let waiter = Waiter::start(node, &lock, &owner, HOUR);
+        let (lock, say) = (lock.clone(), say.clone());
         thread::spawn(move || {
-            let request = lock.acquire_within(&owner, HOUR, MINUTE);
-            let lease = post(&address, &request).unwrap().granted().unwrap();
+            let lease = waiter.answer().unwrap().granted().unwrap();
             say.send((Instant::now(), lease.clone())).unwrap();
             post(&address, &lock.release(&owner, lease.fence)).unwrap();
         });
-        monitor.until_seen(&name);
     }
     give_back(&nodes[1], &lock, &held);
     let mut last = (Instant::now(), held);

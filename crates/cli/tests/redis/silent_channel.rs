@@ -11,7 +11,7 @@ const BOUND: Duration = Duration::from_secs(4);
 
 /// One server that waits for locks, behind a link whose channel can be broken, and one that holds them.
 struct Stage {
-    redis: RedisServer,
+    _redis: RedisServer,
     proxy: Proxy,
     waits: Node,
     holds: Node,
@@ -26,7 +26,7 @@ impl Stage {
             waits: node(&proxy.url()),
             holds: node(&redis.url()),
             lock: Lock::global("k"),
-            redis,
+            _redis: redis,
             proxy,
         }
     }
@@ -35,9 +35,7 @@ impl Stage {
     #[track_caller]
     fn hand_over(&self) -> Duration {
         let held = take(&self.holds, &self.lock, "holder", HOUR);
-        let mut monitor = self.redis.monitor();
         let waiter = Waiter::start(&self.waits, &self.lock, "waiter", HOUR);
-        monitor.until_seen("waiter");
         give_back(&self.holds, &self.lock, &held);
         let since = Instant::now();
         let lease = waiter.granted_within(BOUND);

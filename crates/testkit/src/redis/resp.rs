@@ -2,9 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
-
-use crate::patience::PATIENCE;
+use std::time::Duration;
 
 /// Long enough for a loaded machine; one that stands still is noticed.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
@@ -70,30 +68,5 @@ impl Connection {
             Some(line) => Ok(String::from_utf8_lossy(line).into_owned()),
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
-    }
-}
-
-/// Sees every command that a server runs, in its order.
-pub struct Monitor(Connection);
-
-impl Monitor {
-    pub(crate) fn start(mut connection: Connection) -> io::Result<Self> {
-        connection.ask(&["MONITOR"])?;
-        connection.0.get_mut().set_read_timeout(Some(PATIENCE))?;
-        Ok(Self(connection))
-    }
-
-    /// Waits for a command with this word, such as the name of an owner. What anybody sends from now on comes after it.
-    #[track_caller]
-    pub fn until_seen(&mut self, word: &str) {
-        let quoted = format!("\"{word}\"");
-        let give_up = Instant::now() + PATIENCE;
-        while Instant::now() < give_up {
-            let line = self.0.read_line().expect("the server goes on");
-            if line.contains(&quoted) {
-                return;
-            }
-        }
-        panic!("no command with {quoted} came");
     }
 }

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::certificates::Certificates;
 use super::port::free_port;
 use super::redis_program;
-use super::resp::{Connection, Monitor};
+use super::resp::Connection;
 use crate::patience::until;
 use crate::process::Process;
 
@@ -154,12 +154,6 @@ impl RedisServer {
     /// The same where an error may come.
     pub fn ask(&self, command: &[&str]) -> io::Result<String> {
         self.connect()?.ask(command)
-    }
-
-    /// Sees every command from now on.
-    #[track_caller]
-    pub fn monitor(&self) -> Monitor {
-        self.connect().and_then(Monitor::start).unwrap()
     }
 
     fn connect(&self) -> io::Result<Connection> {
