@@ -12,9 +12,13 @@ use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{RedisCluster, RedisServer};
 use two_nodes::TwoNodes;
 
+/// With patience: what a slow Redis costs is tested elsewhere.
 async fn connect(url: &str) -> RedisStore {
-    let store = RedisStore::open(url, &RedisOptions::default()).await;
-    store.unwrap()
+    let options = RedisOptions {
+        timeout: Duration::from_secs(30),
+        ..RedisOptions::default()
+    };
+    RedisStore::open(url, &options).await.unwrap()
 }
 
 async fn open() -> (Arc<dyn LockStore>, RedisServer) {

@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{WAKE_UP_TIME, fresh_name, owner, pass_exactly};
 use crate::state::{
@@ -110,7 +110,12 @@ pub fn behaves_like_the_model<K>(open: impl AsyncFn() -> (Arc<dyn LockStore>, K)
             let mut pair = Pair::new(store.clone(), pace);
             for (index, action) in history.iter().enumerate() {
                 pair.act(action).await.map_err(|difference| {
-                    TestCaseError::fail(format!("at {index}, {action:?}: {difference}"))
+                    let difference = format!("at {index}, {action:?}: {difference}");
+                    if pair.is_late() {
+                        TestCaseError::reject(difference)
+                    } else {
+                        TestCaseError::fail(difference)
+                    }
                 })?;
             }
             Ok(())
@@ -129,6 +134,8 @@ struct Pair {
     model: State<usize>,
     /// The model's time passes only where the history says so.
     now: Timestamp,
+    started: Instant,
+    passed: Duration,
     last_fence: u64,
     /// The fences of all grants: the model's and the store's. They differ, but grow alike.
     fences: Vec<(Fence, Fence)>,
@@ -146,6 +153,8 @@ impl Pair {
             model: State::new(name.clone()),
             name,
             now: Timestamp::from_millis(1_000_000),
+            started: Instant::now(),
+            passed: Duration::ZERO,
             last_fence: 0,
             fences: Vec::new(),
             calls: Vec::new(),
@@ -159,6 +168,7 @@ impl Pair {
                 let time = self.pace.unit * u32::from(*units);
                 pass_exactly(time).await;
                 self.now = self.now + time;
+                self.passed += time;
                 Ok(())
             }
             Action::Acquire {
@@ -272,6 +282,11 @@ impl Pair {
                 self.same_result(expected, actual.ok_or(NotHeld::NotFound))
             }
         }
+    }
+
+    /// Whether the machine has stood still for so long that a lease may have run out which the model takes for live.
+    fn is_late(&self) -> bool {
+        self.started.elapsed() > self.passed + self.pace.margin
     }
 
     fn model<C: Command<usize>>(&mut self, command: C) -> (C::Outcome, Vec<Woken<usize>>) {
