@@ -135,6 +135,7 @@ struct Pair {
     /// The model's time passes only where the history says so.
     now: Timestamp,
     started: Instant,
+    /// How much time should have passed since.
     passed: Duration,
     last_fence: u64,
     /// The fences of all grants: the model's and the store's. They differ, but grow alike.
@@ -304,6 +305,9 @@ impl Pair {
         for Woken { waiter, wake, .. } in woken {
             let (_, receiver) = &mut self.calls[waiter];
             let heard = timeout(WAKE_UP_TIME, &mut *receiver).await;
+            if heard.is_err() {
+                self.passed += WAKE_UP_TIME;
+            }
             match (wake, heard) {
                 (Wake::Granted(expected), Ok(Ok(Wake::Granted(actual)))) => {
                     self.same_lease(&expected, &actual)?;
