@@ -33,7 +33,7 @@ pub use guard::{LeaseGuard, LossNotice, ReleaseOutcome};
 pub use lease::Lease;
 pub use name::{InvalidText, LockKey, LockName};
 pub use owner::{Attempt, Caller, Owner, Ticket};
-pub use service::{AcquireOutcome, AcquireRequest, Config, LockError, LockService};
+pub use service::{AcquireOutcome, AcquireRequest, Config, LockError, LockService, WaiterLimit};
 pub use state::{NotHeld, Wake};
 pub use storage_key::StorageKey;
 pub use store::{

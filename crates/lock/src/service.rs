@@ -95,11 +95,22 @@ pub enum AcquireOutcome {
     },
     /// Somebody else holds it, and too many wait already.
     TooManyWaiters {
+        /// Which of the two limits is reached.
+        limit: WaiterLimit,
         /// When asking again is worth it.
         retry_after: Duration,
     },
     /// A repetition of this attempt has taken its place in the queue.
     Superseded,
+}
+
+/// A limit on how many may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaiterLimit {
+    /// [`Config::max_waiters_per_key`].
+    OfLock,
+    /// [`Config::max_waiters`].
+    OfProcess,
 }
 
 /// Why there is no outcome.
@@ -224,11 +235,15 @@ impl LockService {
                 let anchor = (sent, answer.now);
                 pending.wait(place, sent + timeout, anchor).await
             }
-            (_, wait, _) => {
+            (outcome, wait, _) => {
                 let retry_after = retry_after(left);
                 Ok(if wait.is_some() {
                     pending.ended(EventKind::TooManyWaiters);
-                    AcquireOutcome::TooManyWaiters { retry_after }
+                    let limit = match outcome {
+                        Acquired::QueueFull { .. } => WaiterLimit::OfLock,
+                        _ => WaiterLimit::OfProcess,
+                    };
+                    AcquireOutcome::TooManyWaiters { limit, retry_after }
                 } else {
                     pending.ended(EventKind::Refused);
                     AcquireOutcome::Held { retry_after }
@@ -276,7 +291,8 @@ impl LockService {
 
     /// Ends the lease, whoever's it is; none if the lock was free.
     pub async fn force_release(&self, name: &LockName) -> Result<Option<Lease>, StoreError> {
-        let answer = self.core.store.force_release(name).await?;
+        let answer = self.core.store.force_release(name).await;
+        let answer = answer.inspect_err(|_| self.core.count(EventKind::ReleaseFailed, name))?;
         if let Some(lease) = &answer.outcome {
             self.core.report_ended(EventKind::Forced, lease, answer.now);
         }

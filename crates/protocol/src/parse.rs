@@ -69,7 +69,9 @@ fn nested_too_deep(position: usize) -> ErrorObject {
         "Objects and arrays may stand inside each other {MAX_NESTING} deep, \
          and the bracket at byte {position} is deeper"
     );
-    ErrorObject::new(ErrorCode::InvalidRequest, message).at_position(position)
+    ErrorObject::new(ErrorCode::InvalidRequest, message)
+        .at_position(position)
+        .with_detail(Rejection::NESTING, MAX_NESTING)
 }
 
 #[cfg(test)]

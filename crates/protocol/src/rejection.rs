@@ -11,6 +11,9 @@ pub struct Rejection {
 }
 
 impl Rejection {
+    /// The detail of an error about nesting.
+    pub(crate) const NESTING: &str = "max_nesting";
+
     pub(crate) fn new(id: Option<RequestId>, errors: impl Into<Errors>) -> Self {
         Self {
             id,
@@ -26,6 +29,15 @@ impl Rejection {
     /// What is wrong.
     pub fn errors(&self) -> &Errors {
         &self.errors
+    }
+
+    /// Whether objects and arrays stand deeper inside each other than is allowed.
+    pub fn is_nested_too_deep(&self) -> bool {
+        let mut details = self
+            .errors
+            .iter()
+            .filter_map(|error| error.details.as_ref());
+        details.any(|details| details.contains_key(Self::NESTING))
     }
 
     fn summary(errors: &Errors) -> String {
