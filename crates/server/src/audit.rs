@@ -24,6 +24,9 @@ pub struct Audit {
 pub struct AuditEntry<'a> {
     /// Who: the name of their API key or certificate, where the server knows its callers.
     pub who: Option<&'a str>,
+    /// The address they called from, or `unix` for the unix socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<&'a str>,
     /// What, such as `force-release` or `denied`.
     pub act: &'a str,
     /// How it went: `OK`, or the code of the error.

@@ -32,6 +32,8 @@ pub(crate) struct CallInfo {
     pub(crate) version: Version,
     pub(crate) context: Option<RawObject<'static>>,
     pub(crate) caller: Caller,
+    /// The address that the request came from.
+    pub(crate) from: Option<Arc<str>>,
     pub(crate) received: Instant,
     pub(crate) lock: NotedLock,
 }

@@ -21,6 +21,7 @@ use crate::Context;
 use crate::access::Caller;
 use crate::error::{internal_error, unavailable};
 use crate::function::{CallResult, PreparedCall, read_json};
+use crate::server::NotedLock;
 use crate::span;
 
 pub(crate) use self::atomic_lock::AtomicLock;
@@ -71,6 +72,7 @@ pub struct ExtensionCall<'a> {
     pub(crate) caller: &'a Caller,
     /// The W3C `traceparent` that came with the request.
     pub(crate) traceparent: Option<&'a str>,
+    pub(crate) lock: &'a NotedLock,
 }
 
 impl ExtensionCall<'_> {

@@ -213,9 +213,6 @@ impl Metrics {
 impl Observer for Metrics {
     fn happened(&self, kind: EventKind, after: Option<Duration>) {
         self.events[kind as usize].inc();
-        if kind == EventKind::TooManyWaiters {
-            self.refused(Refusal::Waiters);
-        }
         let times = match kind {
             EventKind::GrantedAfterWait | EventKind::TimedOut => &self.wait,
             EventKind::Released | EventKind::Abandoned | EventKind::Forced | EventKind::Expired => {

@@ -11,7 +11,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use forrst_lock::{KeyStyle, LockService};
-use forrst_protocol::{ErrorCode, ErrorObject, Errors, Pointer, Request, Response, Urn, Version};
+use forrst_protocol::{
+    ErrorCode, ErrorObject, Errors, Pointer, RawObject, Request, Response, Urn, Version,
+};
 use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -28,7 +30,7 @@ use crate::audit::Audit;
 use crate::context::CallInfo;
 use crate::error::internal_error;
 use crate::extension::{End, Extension, ExtensionCall, Next, Outcome, Step, Trace, Tracing};
-use crate::limits::{HeldLocks, Limits, RateLimit};
+use crate::limits::{HeldLocks, Limits, RateLimit, Refusal};
 use crate::metrics::{Activity, Metrics};
 use crate::registry::{Registered, Registry};
 use crate::span;
@@ -114,15 +116,18 @@ pub(crate) struct Origin {
     pub(crate) received: Instant,
     pub(crate) traceparent: Option<String>,
     pub(crate) credential: Credential,
+    /// The address of whoever sent it.
+    pub(crate) from: Option<Arc<str>>,
 }
 
 impl Origin {
     /// From somebody on this machine who is the server's own user.
-    pub(crate) fn local() -> Self {
+    pub(crate) fn local(from: Option<Arc<str>>) -> Self {
         Self {
             received: Instant::now(),
             traceparent: None,
             credential: Credential::Local,
+            from,
         }
     }
 }
@@ -138,7 +143,7 @@ impl Server {
     /// Dropping the future is hanging up: a call that waits for a lock leaves the queue, and a function that
     /// runs already runs to its end.
     pub async fn handle(&self, body: &[u8]) -> Response {
-        self.answer(body, Origin::local()).await
+        self.answer(body, Origin::local(None)).await
     }
 
     /// The locks behind the server, for the service's own use.
@@ -171,11 +176,12 @@ impl Server {
     }
 
     async fn answer_in_span(&self, body: &[u8], origin: Origin) -> Response {
-        let mut record = Record::new(&self.shared, origin.received);
-        let admitted = self.admit(&origin.credential);
-        if let Ok(caller) = &admitted {
+        let mut record = Record::new(&self.shared, &origin);
+        let caller = self.recognise(&origin.credential);
+        if let Ok(caller) = &caller {
             record.by(caller);
         }
+        let admitted = caller.and_then(|caller| self.admit(caller));
         let request = Request::parse(body);
         if let Ok(request) = &request {
             record.of(request);
@@ -193,7 +199,12 @@ impl Server {
             (Ok(request), Err(refusal)) => Response::failure(Some(request.id), refusal),
             // A stranger does not hear what is wrong with the request, only whose it was.
             (Err(rejection), Err(refusal)) => Response::failure(rejection.id().cloned(), refusal),
-            (Err(rejection), Ok(_)) => rejection.into(),
+            (Err(rejection), Ok(_)) => {
+                if rejection.is_nested_too_deep() {
+                    self.shared.metrics.refused(Refusal::Nesting);
+                }
+                rejection.into()
+            }
         };
         record.answered(&response);
         response.with_node(self.shared.node.clone())
@@ -220,10 +231,17 @@ impl Server {
             _ => caller.check_function(&request.call.function),
         };
         if let Err(refusal) = allowed {
-            shared.refused(&caller, &refusal);
+            shared.metrics.refused(Refusal::Forbidden);
             return Response::failure(Some(request.id), refusal);
         }
-        let plan = shared.plan(&request, function, &caller, &origin, &mut problems);
+        let asked = Asked {
+            request: &request,
+            function,
+            caller: &caller,
+            traceparent: origin.traceparent.as_deref(),
+            lock: &lock,
+        };
+        let plan = shared.plan(&asked, &mut problems);
         let prepared = function.and_then(|function| {
             (function.prepare)(&request.call.arguments)
                 .map_err(|errors| problems.extend(errors))
@@ -241,8 +259,9 @@ impl Server {
                 id: request.id.clone(),
                 function: request.call.function,
                 version: version.unwrap_or(Version::new(0, 0, 0)),
-                context: request.context.map(forrst_protocol::RawObject::into_owned),
+                context: request.context.map(RawObject::into_owned),
                 caller,
+                from: origin.from,
                 received: origin.received,
                 lock,
             }),
@@ -265,16 +284,38 @@ impl Server {
     }
 }
 
+/// A request whose extensions are checked.
+struct Asked<'a> {
+    request: &'a Request<'a>,
+    function: Option<&'a Registered>,
+    caller: &'a Caller,
+    traceparent: Option<&'a str>,
+    lock: &'a NotedLock,
+}
+
+impl<'a> Asked<'a> {
+    fn extension(
+        &'a self,
+        urn: &'a Urn,
+        options: Option<&'a RawObject<'a>>,
+        pointer: Pointer,
+    ) -> ExtensionCall<'a> {
+        ExtensionCall {
+            urn,
+            options,
+            pointer,
+            function: &self.request.call.function,
+            caller: self.caller,
+            traceparent: self.traceparent,
+            lock: self.lock,
+        }
+    }
+}
+
 impl Shared {
     /// Checks the extensions that a request names.
-    fn plan(
-        &self,
-        request: &Request<'_>,
-        function: Option<&Registered>,
-        caller: &Caller,
-        origin: &Origin,
-        problems: &mut Vec<ErrorObject>,
-    ) -> Vec<Step> {
+    fn plan(&self, asked: &Asked<'_>, problems: &mut Vec<ErrorObject>) -> Vec<Step> {
+        let Asked { request, .. } = asked;
         let mut plan: Vec<Step> = Vec::new();
         let mut unsupported: Vec<(usize, &str)> = Vec::new();
         let mut seen = Vec::new();
@@ -293,23 +334,20 @@ impl Shared {
                 continue;
             }
             seen.push(place);
-            if function.is_some_and(|function| !function.takes(place)) {
+            if asked
+                .function
+                .is_some_and(|function| !function.takes(place))
+            {
                 problems.push(not_applicable(urn, request, pointer));
                 continue;
             }
-            let call = ExtensionCall {
-                urn: &extension.urn,
-                options: extension.options.as_ref(),
-                pointer,
-                function: &request.call.function,
-                caller,
-                traceparent: origin.traceparent.as_deref(),
-            };
+            let call = asked.extension(&extension.urn, extension.options.as_ref(), pointer);
             match self.extensions.all[place].prepare(&call) {
                 Ok(around) => plan.push(Step { place, around }),
                 Err(errors) => {
-                    let refusals = errors.iter().filter(|e| e.code == ErrorCode::Forbidden);
-                    refusals.for_each(|why| self.refused(caller, why));
+                    if errors.iter().any(|e| e.code == ErrorCode::Forbidden) {
+                        self.metrics.refused(Refusal::Forbidden);
+                    }
                     problems.extend(errors);
                 }
             }
@@ -317,33 +355,19 @@ impl Shared {
         if let Some((first, _)) = unsupported.first() {
             problems.push(self.not_supported(*first, &unsupported));
         }
-        plan.extend(self.trace_of_header(request, caller, origin, &seen));
+        plan.extend(self.trace_of_header(asked, &seen));
         plan
     }
 
     /// A `traceparent` header does as well as naming the extension.
-    fn trace_of_header(
-        &self,
-        request: &Request<'_>,
-        caller: &Caller,
-        origin: &Origin,
-        seen: &[usize],
-    ) -> Option<Step> {
-        let traceparent = origin.traceparent.as_deref()?;
-        Trace::from_traceparent(traceparent)?;
+    fn trace_of_header(&self, asked: &Asked<'_>, seen: &[usize]) -> Option<Step> {
+        Trace::from_traceparent(asked.traceparent?)?;
         let place = self.extensions.find(Tracing::URN)?;
         if seen.contains(&place) {
             return None;
         }
         let urn = Urn::parse(Tracing::URN).ok()?;
-        let call = ExtensionCall {
-            urn: &urn,
-            options: None,
-            pointer: Pointer::root(),
-            function: &request.call.function,
-            caller,
-            traceparent: Some(traceparent),
-        };
+        let call = asked.extension(&urn, None, Pointer::root());
         let around = self.extensions.all[place].prepare(&call).ok()?;
         Some(Step { place, around })
     }

@@ -16,21 +16,22 @@ mod waiters;
 
 use std::sync::Arc;
 
-use forrst_lock::{LockName, LockStatus, NotHeld, StoreError, Timestamp};
+use forrst_lock::{Lease, LockName, LockStatus, NotHeld, StoreError, Timestamp};
 use forrst_protocol::{ErrorCode, ErrorObject, Errors, FunctionName, RawObject, Version};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
+use tracing::Instrument;
 
 pub(crate) use self::describe::document;
 pub(crate) use self::health::{Health, of_store};
-use crate::Context;
 use crate::access::{Caller, Role};
 use crate::error::{arguments_pointer, internal_error, unavailable};
 use crate::fields::Fields;
 use crate::function::PreparedCall;
-use crate::limits::Limits;
+use crate::limits::{Limits, Refusal};
 use crate::registry::Registered;
 use crate::time::timestamp;
+use crate::{AuditEntry, Context};
 
 /// The places of `deadline`, `tracing` and `retry`. A function about locks is not itself locked.
 const EXTENSIONS: [usize; 3] = [0, 1, 2];
@@ -115,9 +116,32 @@ fn roles_for(function: &str) -> &'static [Role] {
 
 /// The locks that a caller is not confined to are out of reach.
 fn check_lock(context: &Context, name: &LockName) -> Result<(), ErrorObject> {
+    let allowed = context.call.caller.check_lock(name);
+    allowed.inspect_err(|_| context.server.metrics.refused(Refusal::Forbidden))
+}
+
+/// Writes down what was done to a lock that not everybody could have done.
+fn audit(context: &Context, act: &str, key: &LockName, ended: Result<&Lease, &ErrorObject>) {
+    let lease = ended.ok();
+    context.server.audit.record(&AuditEntry {
+        who: context.caller_name(),
+        from: context.call.from.as_deref(),
+        act,
+        result: ended.err().map_or("OK", |error| error.code.as_str()),
+        function: Some(context.function().as_str()),
+        request: Some(context.request_id().as_str()),
+        lock: Some(key.as_str()),
+        holder: lease.map(|lease| lease.owner.as_str()),
+        fence: lease.map(|lease| lease.fence.to_string()),
+    });
+}
+
+/// An admin who acts for the owner of a lock that another caller took leaves a line.
+fn audit_for_owner(context: &Context, act: &str, lease: &Lease) {
     let caller = &context.call.caller;
-    let allowed = caller.check_lock(name);
-    allowed.inspect_err(|why| context.server.refused(caller, why))
+    if lease.caller.as_ref() != caller.name() && caller.has_one_of(&[Role::Admin]) {
+        audit(context, act, &lease.name, Ok(lease));
+    }
 }
 
 /// The errors that a system function has of its own.
@@ -169,6 +193,19 @@ fn errors_of(function: &str) -> Vec<(ErrorCode, String)> {
 /// The arguments of a system function.
 fn arguments_of(raw: &RawObject<'_>) -> Fields {
     Fields::read(Some(raw), arguments_pointer())
+}
+
+/// A call that changes something, and is not left half done by a caller who hangs up: what it did is counted and audited.
+fn act<F, Fut>(run: F) -> PreparedCall
+where
+    F: FnOnce(Context) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<Value, ErrorObject>> + Send + 'static,
+{
+    call(async move |context| {
+        let tasks = context.server.tasks.clone();
+        let task = tasks.spawn(run(context).in_current_span());
+        task.await.unwrap_or_else(|_| Err(internal_error()))
+    })
 }
 
 /// A call that is ready to run.

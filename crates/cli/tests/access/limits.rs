@@ -9,7 +9,9 @@ use std::time::Duration;
 use forrst_testkit::{Running, Serve, request, until};
 use serde_json::{Value, json};
 
-use crate::client::{Way, acquire, code, connect, exchange, lock};
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::client::{Way, acquire, code, connect, exchange, lock, open, post_text};
 use crate::keys::{FORRST, Guarded};
 
 fn server(arguments: &[&str]) -> (Serve, Running) {
@@ -94,6 +96,8 @@ fn a_repeated_attempt_is_not_one_lock_more() {
     attempt["call"]["arguments"]["attempt"] = "first".into();
     let first = running.ask(&attempt).granted().unwrap();
     assert_eq!(running.ask(&attempt).granted(), Some(first));
+    attempt["call"]["arguments"]["attempt"] = "second".into();
+    assert_eq!(running.ask(&attempt).code(), Some("RATE_LIMITED"));
     assert_eq!(running.ask(&acquire("other")).code(), Some("RATE_LIMITED"));
 }
 
@@ -135,11 +139,108 @@ fn so_many_may_wait() {
         for refused in waiters.into_iter().filter(JoinHandle::is_finished) {
             let answer = refused.join().unwrap().unwrap();
             assert_eq!(answer.code(), Some("RATE_LIMITED"));
+            assert!(message(&answer.body).contains("Too many callers wait"));
             assert!(answer.body["errors"][0]["details"]["retry_after"].is_object());
         }
     }
     let answer = running.ask(&three.acquire_within("waiter", minute, minute));
     assert_eq!(answer.code(), Some("RATE_LIMITED"));
+    assert!(message(&answer.body).contains("on this server"));
+    assert!(counted(&running, "waiters") > 0);
+    assert!(counted(&running, "waiters_of_lock") > 0);
+}
+
+fn message(answer: &Value) -> &str {
+    answer["errors"][0]["message"].as_str().unwrap()
+}
+
+/// How often a limit was hit.
+fn counted(running: &Running, limit: &str) -> u64 {
+    let address = running.address();
+    let mut stream = connect(&address);
+    let get = format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(get.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let name = format!("forrst_limits_hit_total{{limit=\"{limit}\"}} ");
+    let count = text.lines().find_map(|line| line.strip_prefix(&name));
+    count
+        .unwrap_or_else(|| panic!("no {name}"))
+        .parse()
+        .unwrap()
+}
+
+#[test]
+fn every_limit_of_a_connection_that_is_hit_is_counted() {
+    let (serve, running) = server(&[
+        "--max-head",
+        "16KiB",
+        "--max-body",
+        "10KiB",
+        "--idle-timeout",
+        "300ms",
+        "--max-in-flight",
+        "2",
+        "--unix",
+        "socket",
+    ]);
+    let address = running.address();
+    let hit = |limit: &str, act: &dyn Fn()| {
+        let before = counted(&running, limit);
+        act();
+        until(limit, || counted(&running, limit) > before);
+    };
+    let post = |path: &str, body: &str| {
+        exchange(connect(&address), &post_text(&address, path, &[], body));
+    };
+    let large = "x".repeat(20_000);
+    hit("head", &|| {
+        let head = format!("x-padding: {large}");
+        exchange(
+            connect(&address),
+            &post_text(&address, "/forrst", &[&head], ""),
+        );
+    });
+    hit("body", &|| post("/forrst", &large));
+    hit("body", &|| {
+        let mut socket = open(&address, None).unwrap();
+        let _ = socket.send(Message::text(large.clone()));
+        while socket.read().is_ok() {}
+    });
+    hit("body", &|| {
+        let mut stream = UnixStream::connect(serve.path("socket")).unwrap();
+        stream.write_all(&20_000_u32.to_be_bytes()).unwrap();
+        stream.read_to_end(&mut Vec::new()).unwrap();
+    });
+    hit("nesting", &|| {
+        let nested = format!("{{\"id\":{}{}}}", "[".repeat(80), "]".repeat(80));
+        post("/forrst", &nested);
+    });
+    hit("batch", &|| post("/rpc", "[1,2,3]"));
+    for start in ["", "GET /hea"] {
+        hit("idle", &|| {
+            let mut stream = connect(&address);
+            stream.write_all(start.as_bytes()).unwrap();
+            stream.read_to_end(&mut Vec::new()).unwrap();
+        });
+    }
+    hit("idle", &|| {
+        let mut stream = connect(&address);
+        let get = format!("GET /health HTTP/1.1\r\nhost: {address}\r\n\r\n");
+        stream.write_all(get.as_bytes()).unwrap();
+        stream.read_to_end(&mut Vec::new()).unwrap();
+    });
+    hit("in_flight", &|| {
+        let mut socket = open(&address, None).unwrap();
+        let sleep = request("demo.sleep", json!({"ms": 200}));
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "forrst.call", "params": sleep});
+        for _ in 0..4 {
+            socket.send(Message::text(call.to_string())).unwrap();
+        }
+        for _ in 0..4 {
+            while !matches!(socket.read().unwrap(), Message::Text(_)) {}
+        }
+    });
 }
 
 #[test]
@@ -158,6 +259,33 @@ fn a_head_that_is_too_large_is_refused() {
         .collect();
     let text = format!("GET /health HTTP/1.1\r\nhost: {address}\r\n{many}\r\n");
     assert_eq!(exchange(connect(&address), &text).status, 431);
+}
+
+/// Else anybody could make a server keep as much as a known caller may send.
+#[test]
+fn a_stranger_is_refused_before_the_body_has_come() {
+    let guarded = Guarded::start(&[("a", &["--role", "call"])]);
+    let address = guarded.address();
+    for path in ["/forrst", "/rpc"] {
+        for length in ["content-length: 1000000", "transfer-encoding: chunked"] {
+            let mut stream = connect(&address);
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n{length}\r\n\r\n"
+            );
+            stream.write_all(head.as_bytes()).unwrap();
+            if length.ends_with("chunked") {
+                let chunk = "x".repeat(0x4000);
+                let chunk = format!("{:x}\r\n{chunk}\r\n", chunk.len());
+                stream.write_all(chunk.as_bytes()).unwrap();
+            }
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).unwrap();
+            assert_eq!(&status, b"HTTP/1.1 401", "{path} {length}");
+        }
+    }
+    // As much as it takes to say whose request was refused is read.
+    let refused = Way::Http.ask(&address, None, &request("demo.echo", json!({})));
+    assert_eq!(refused["id"], "req_1");
 }
 
 #[test]
@@ -187,12 +315,14 @@ fn connections_of_all_kinds_are_counted_together() {
         assert_eq!(third.read(&mut [0]).unwrap(), 0, "it is not closed");
         true
     });
-    let text = format!("GET /health HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
-    assert_eq!(exchange(connect(&address), &text).status, 503);
+    let get = |path: &str| {
+        let text = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        exchange(connect(&address), &text).status
+    };
+    // A server that is full is not sick, and must not be restarted for it.
+    assert_eq!((get("/ready"), get("/health")), (503, 200));
     drop(over_unix);
-    until("a place is free", || {
-        exchange(connect(&address), &text).status == 200
-    });
+    until("a place is free", || get("/ready") == 200);
 }
 
 #[test]

@@ -9,10 +9,11 @@ use super::key::KeyHash;
 static API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// What came with a request. The key itself is forgotten as soon as its hash is known.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) enum Credential {
     /// The request came from this process, or through a socket that only the server's own user can open.
     Local,
+    #[default]
     Nothing,
     Key(KeyHash),
     /// The name in a client's certificate, which was checked when the connection was made.

@@ -8,7 +8,7 @@ use forrst_lock::{Caller as CallerName, LockName};
 use serde::{Deserialize, Serialize};
 
 use super::Caller;
-use super::key::KeyHash;
+use super::key::{ApiKey, KeyHash};
 use super::pattern::Pattern;
 use super::rights::{Rights, Role};
 
@@ -118,7 +118,11 @@ impl Known {
         let document: Document = toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start));
             let line = before.map_or(1, |before| before.matches('\n').count() + 1);
-            format!("line {line}: {}", error.message())
+            let message = error.message();
+            if message.contains(ApiKey::PREFIX) {
+                return format!("line {line}: an API key stands here, where only its hash belongs");
+            }
+            format!("line {line}: {message}")
         })?;
         let mut known = Self {
             keys: Vec::new(),
@@ -202,7 +206,6 @@ fn caller(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::ApiKey;
 
     fn block(name: &str, hash: &str, more: &str) -> String {
         format!("[[keys]]\nname = '{name}'\nhash = '{hash}'\n{more}\n")
@@ -222,6 +225,21 @@ mod tests {
         let caller = known.by_key(&key.hash()).unwrap();
         assert_eq!(caller.name().unwrap().as_str(), "billing");
         assert!(known.by_key(&ApiKey::random().unwrap().hash()).is_none());
+    }
+
+    #[test]
+    fn a_key_that_was_pasted_into_the_file_is_not_quoted() {
+        let key = ApiKey::random().unwrap();
+        let key = key.reveal();
+        for text in [
+            format!("{key} = 1"),
+            format!("[[keys]]\n{key} = 'x'"),
+            block("a", key, "roles = ['call']"),
+            block("a", "x", &format!("roles = ['{key}']")),
+        ] {
+            let problem = Known::parse(&text).err().expect(&text);
+            assert!(!problem.contains(key), "{problem}");
+        }
     }
 
     #[test]

@@ -10,6 +10,9 @@ use subtle::ConstantTimeEq;
 pub struct ApiKey(String);
 
 impl ApiKey {
+    /// Lets a scanner find keys that were committed or logged by mistake.
+    pub(super) const PREFIX: &str = "forrst_";
+
     /// A fresh key of 256 random bits.
     ///
     /// # Errors
@@ -18,8 +21,7 @@ impl ApiKey {
     pub fn random() -> std::io::Result<Self> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
-        // The prefix lets a scanner find keys that were committed or logged by mistake.
-        Ok(Self(format!("forrst_{}", hex(&bytes))))
+        Ok(Self(format!("{}{}", Self::PREFIX, hex(&bytes))))
     }
 
     /// The text that the caller sends.

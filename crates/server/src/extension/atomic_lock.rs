@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forrst_lock::{AcquireOutcome, AcquireRequest, Lease, LeaseGuard, LockError, ReleaseOutcome};
+use forrst_lock::{
+    AcquireOutcome, AcquireRequest, Lease, LeaseGuard, LockError, ReleaseOutcome, WaiterLimit,
+};
 use forrst_protocol::{ErrorCode, ErrorObject, Errors, Urn};
 use serde_json::{Value, json};
 use tracing::Instrument;
@@ -46,6 +48,7 @@ impl Extension for AtomicLock {
         let at = call.pointer.clone().key("options");
         let fields = Fields::read(call.options, at.clone());
         let options = LockOptions::read(fields, call.function, &self.limits)?;
+        let _ = call.lock.set(options.name.clone());
         let allowed = call.caller.check_lock(&options.name);
         allowed.map_err(|refusal| refusal.at(at.key("key")))?;
         Ok(Box::new(Run {
@@ -64,7 +67,6 @@ struct Run {
 impl Around for Run {
     async fn run(self: Box<Self>, mut context: Context, next: Next) -> Outcome {
         let Self { urn, options } = *self;
-        context.note_lock(&options.name);
         let deadline = context.deadline.clone();
         let acquired = tokio::select! {
             biased;
@@ -127,7 +129,7 @@ pub(crate) async fn acquire(
     let caller = context.call.caller.name();
     let Some(asked) = server
         .held
-        .ask(caller, &options.name, options.attempt.is_some())
+        .ask(caller, &options.name, options.attempt.as_ref())
     else {
         server.metrics.refused(Refusal::Locks);
         return Err(too_many_locks(server.limits.max_locks_per_caller));
@@ -148,7 +150,7 @@ pub(crate) async fn acquire(
             } else {
                 options.ttl.as_duration()
             };
-            asked.granted(&guard.lease(), time);
+            asked.granted(&guard.lease(), options.attempt.clone(), time);
             return Ok(guard);
         }
         AcquireOutcome::Held { retry_after } => (not_acquired(), Some(retry_after)),
@@ -159,11 +161,19 @@ pub(crate) async fn acquire(
             let error = ErrorObject::new(ErrorCode::LockTimeout, message);
             (error.with_detail("waited", json!(block)), Some(retry_after))
         }
-        AcquireOutcome::TooManyWaiters { retry_after } => {
-            let error = ErrorObject::new(
-                ErrorCode::RateLimited,
-                "Too many callers wait for this lock already",
-            );
+        AcquireOutcome::TooManyWaiters { limit, retry_after } => {
+            let (refusal, message) = match limit {
+                WaiterLimit::OfLock => (
+                    Refusal::WaitersOfLock,
+                    "Too many callers wait for this lock already",
+                ),
+                WaiterLimit::OfProcess => (
+                    Refusal::Waiters,
+                    "Too many callers wait for locks on this server already",
+                ),
+            };
+            server.metrics.refused(refusal);
+            let error = ErrorObject::new(ErrorCode::RateLimited, message);
             (error, Some(retry_after))
         }
         AcquireOutcome::Superseded => (

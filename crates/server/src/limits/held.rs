@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forrst_lock::{Caller as CallerName, Fence, Lease, LockName};
+use forrst_lock::{Attempt, Caller as CallerName, Fence, Lease, LockName};
 use tokio::time::Instant;
 
 /// The locks of each caller that were taken here.
@@ -20,7 +20,14 @@ pub(crate) struct HeldLocks {
 struct Tally {
     /// Asked for, and not granted yet.
     asked: usize,
-    held: HashMap<LockName, (Fence, Instant)>,
+    held: HashMap<LockName, Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    fence: Fence,
+    attempt: Option<Attempt>,
+    until: Instant,
 }
 
 impl HeldLocks {
@@ -33,22 +40,23 @@ impl HeldLocks {
 
     /// A place for one more lock; none when the caller has as many as is allowed.
     ///
-    /// Who repeats an attempt may ask for a lock that they have already: the answer to the first was lost.
+    /// Who repeats the attempt that got a lock may ask for it again: the answer to the first was lost.
     pub(crate) fn ask(
         self: &Arc<Self>,
         caller: Option<&CallerName>,
         name: &LockName,
-        is_attempt: bool,
+        attempt: Option<&Attempt>,
     ) -> Option<Asked> {
         if let Some(most) = self.most {
             let mut callers = self.callers();
             let tally = callers.entry(caller.cloned()).or_default();
             if tally.asked + tally.held.len() >= most {
                 let now = Instant::now();
-                tally.held.retain(|_, (_, until)| *until > now);
+                tally.held.retain(|_, held| held.until > now);
             }
-            let has_it = is_attempt && tally.held.contains_key(name);
-            if tally.asked + tally.held.len() >= most && !has_it {
+            let held = tally.held.get(name);
+            let is_again = attempt.is_some() && held.is_some_and(|h| h.attempt.as_ref() == attempt);
+            if tally.asked + tally.held.len() >= most && !is_again {
                 return None;
             }
             tally.asked += 1;
@@ -65,10 +73,10 @@ impl HeldLocks {
             return;
         }
         if let Some(tally) = self.callers().get_mut(&lease.caller)
-            && let Some((fence, until)) = tally.held.get_mut(&lease.name)
-            && *fence == lease.fence
+            && let Some(held) = tally.held.get_mut(&lease.name)
+            && held.fence == lease.fence
         {
-            *until = Instant::now() + time;
+            held.until = Instant::now() + time;
         }
     }
 
@@ -83,7 +91,7 @@ impl HeldLocks {
             if tally
                 .held
                 .get(&lease.name)
-                .is_some_and(|(fence, _)| *fence == lease.fence)
+                .is_some_and(|held| held.fence == lease.fence)
             {
                 tally.held.remove(&lease.name);
             }
@@ -104,12 +112,16 @@ pub(crate) struct Asked {
 
 impl Asked {
     /// It was granted, for so long.
-    pub(crate) fn granted(self, lease: &Lease, time: Duration) {
+    pub(crate) fn granted(self, lease: &Lease, attempt: Option<Attempt>, time: Duration) {
         if self.locks.most.is_some() {
             let mut callers = self.locks.callers();
             let tally = callers.entry(self.caller.clone()).or_default();
-            let until = Instant::now() + time;
-            tally.held.insert(lease.name.clone(), (lease.fence, until));
+            let held = Held {
+                fence: lease.fence,
+                attempt,
+                until: Instant::now() + time,
+            };
+            tally.held.insert(lease.name.clone(), held);
         }
     }
 }

@@ -11,31 +11,52 @@ pub(crate) enum Refusal {
     Rate,
     /// They have too many locks.
     Locks,
-    /// Too many wait for this lock, or in all.
+    /// Too many wait on this server.
     Waiters,
+    /// Too many wait for this lock.
+    WaitersOfLock,
     /// Too many connections are open.
     Connections,
     /// The body is too large.
     Body,
     /// The body took too long.
     BodyTime,
+    /// The head of a request is too large.
+    Head,
+    /// The head of a request took too long, or a connection was silent.
+    Idle,
+    /// The JSON nests too deep.
+    Nesting,
+    /// A batch has too many entries.
+    Batch,
+    /// Too many requests are under way on one connection: the next ones wait.
+    InFlight,
     /// They asked for a host that this server is not.
     Host,
+    /// They asked from a page of another origin.
+    Origin,
     /// They did not come to terms about TLS.
     Tls,
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Unauthorized,
         Self::Forbidden,
         Self::Rate,
         Self::Locks,
         Self::Waiters,
+        Self::WaitersOfLock,
         Self::Connections,
         Self::Body,
         Self::BodyTime,
+        Self::Head,
+        Self::Idle,
+        Self::Nesting,
+        Self::Batch,
+        Self::InFlight,
         Self::Host,
+        Self::Origin,
         Self::Tls,
     ];
 
@@ -47,9 +68,16 @@ impl Refusal {
             Self::Rate => "rate",
             Self::Locks => "locks",
             Self::Waiters => "waiters",
+            Self::WaitersOfLock => "waiters_of_lock",
             Self::Connections => "connections",
             Self::Body => "body",
             Self::BodyTime => "body_time",
+            Self::Head => "head",
+            Self::Idle => "idle",
+            Self::Nesting => "nesting",
+            Self::Batch => "batch",
+            Self::InFlight => "in_flight",
+            Self::Origin => "origin",
             Self::Host => "host",
             Self::Tls => "tls",
         }

@@ -3,7 +3,8 @@
 use forrst_protocol::{ErrorCode, ErrorObject};
 use serde_json::json;
 
-use super::{Server, Shared};
+use super::Server;
+use crate::AuditEntry;
 use crate::access::{Caller, Credential, Role};
 use crate::extension::millis;
 use crate::limits::Refusal;
@@ -17,30 +18,61 @@ impl Server {
         })
     }
 
-    /// Whether somebody may look at what the server does.
-    pub(crate) fn may_observe(&self, what: &str, shown: &Credential) -> Result<(), ErrorObject> {
-        let caller = self.recognise(shown)?;
+    /// Who wants something that is no request of the protocol, and leaves no other record.
+    pub(crate) fn let_in(
+        &self,
+        what: &str,
+        credential: &Credential,
+        from: Option<&str>,
+    ) -> Result<Caller, ErrorObject> {
+        let caller = self.recognise(credential);
+        caller.inspect_err(|why| self.denied(what, None, from, why))
+    }
+
+    /// Whether somebody may look at what the server does, now.
+    pub(crate) fn let_look(
+        &self,
+        what: &str,
+        credential: &Credential,
+        from: Option<&str>,
+    ) -> Result<(), ErrorObject> {
+        let caller = self.admit(self.let_in(what, credential, from)?)?;
         let allowed = caller.check_roles(&[Role::Observe, Role::Admin], what);
-        allowed.inspect_err(|why| self.shared.refused(&caller, why))
+        allowed.inspect_err(|why| {
+            self.shared.metrics.refused(Refusal::Forbidden);
+            self.denied(what, Some(&caller), from, why);
+        })
     }
 
-    /// Who makes a request, unless they have made too many already.
-    pub(super) fn admit(&self, credential: &Credential) -> Result<Caller, ErrorObject> {
-        let caller = self.recognise(credential)?;
-        self.shared.rate.take(caller.name()).map_err(|wait| {
-            self.shared.metrics.refused(Refusal::Rate);
-            ErrorObject::new(ErrorCode::RateLimited, "Too many requests: slow down")
-                .with_detail("retry_after", json!(millis(wait)))
-        })?;
-        Ok(caller)
+    /// Writes down that somebody was refused who has made no request of the protocol.
+    pub(crate) fn denied(
+        &self,
+        what: &str,
+        caller: Option<&Caller>,
+        from: Option<&str>,
+        why: &ErrorObject,
+    ) {
+        let name = caller.and_then(Caller::name);
+        self.shared.audit.record(&AuditEntry {
+            who: name.map(forrst_lock::Caller::as_str),
+            from,
+            act: "denied",
+            result: why.code.as_str(),
+            function: Some(what),
+            ..AuditEntry::default()
+        });
     }
-}
 
-impl Shared {
-    /// Notes that somebody wanted what they may not have.
-    pub(crate) fn refused(&self, caller: &Caller, why: &ErrorObject) {
-        self.metrics.refused(Refusal::Forbidden);
-        let caller = caller.name().map(forrst_lock::Caller::as_str);
-        tracing::info!(caller, why = why.message, "a caller was refused");
+    /// Lets a caller make a request, unless they have made too many already.
+    pub(crate) fn admit(&self, caller: Caller) -> Result<Caller, ErrorObject> {
+        match self.shared.rate.take(caller.name()) {
+            Ok(()) => Ok(caller),
+            Err(wait) => {
+                self.shared.metrics.refused(Refusal::Rate);
+                let error =
+                    ErrorObject::new(ErrorCode::RateLimited, "Too many requests: slow down");
+                Err(error.with_detail("retry_after", json!(millis(wait))))
+            }
+        }
     }
 }

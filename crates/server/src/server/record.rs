@@ -3,11 +3,11 @@
 use std::sync::{Arc, OnceLock};
 
 use forrst_lock::LockName;
-use forrst_protocol::{ErrorCode, FunctionName, Request, RequestId, Response};
+use forrst_protocol::{ErrorCode, Errors, FunctionName, Request, RequestId, Response};
 use tokio::time::Instant;
 use tracing::{Level, Span};
 
-use super::Shared;
+use super::{Origin, Shared};
 use crate::access::Caller;
 use crate::audit::AuditEntry;
 use crate::metrics::UNKNOWN_FUNCTION;
@@ -27,6 +27,7 @@ const OTHER: &str = "OTHER";
 pub(crate) struct Record<'a> {
     server: &'a Shared,
     received: Instant,
+    from: Option<Arc<str>>,
     id: Option<RequestId>,
     function: Option<FunctionName>,
     caller: Option<forrst_lock::Caller>,
@@ -35,10 +36,11 @@ pub(crate) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    pub(crate) fn new(server: &'a Shared, received: Instant) -> Self {
+    pub(crate) fn new(server: &'a Shared, origin: &Origin) -> Self {
         Self {
             server,
-            received,
+            received: origin.received,
+            from: origin.from.clone(),
             id: None,
             function: None,
             caller: None,
@@ -60,7 +62,13 @@ impl<'a> Record<'a> {
     pub(crate) fn answered(mut self, response: &Response) {
         self.is_answered = true;
         let errors = response.result().err();
-        match errors.and_then(|errors| errors.as_slice().first()) {
+        let errors = errors.map(Errors::as_slice).unwrap_or_default();
+        // Whoever may not do it has to be noticed, whatever else is wrong.
+        let denial = errors.iter().find(|error| is_denial(&error.code));
+        if let Some(denial) = denial {
+            self.audit_denial(&denial.code);
+        }
+        match denial.or(errors.first()) {
             None if self.is_a_look() => self.write(OK, OK, Level::DEBUG),
             None => self.write(OK, OK, Level::INFO),
             Some(error) => self.failed(&error.code),
@@ -68,9 +76,6 @@ impl<'a> Record<'a> {
     }
 
     fn failed(&self, code: &ErrorCode) {
-        if matches!(code, ErrorCode::Unauthorized | ErrorCode::Forbidden) {
-            self.audit_denial(code);
-        }
         let level = match code {
             ErrorCode::InternalError => Level::ERROR,
             ErrorCode::Unavailable
@@ -90,6 +95,7 @@ impl<'a> Record<'a> {
     fn audit_denial(&self, code: &ErrorCode) {
         self.server.audit.record(&AuditEntry {
             who: self.caller.as_ref().map(forrst_lock::Caller::as_str),
+            from: self.from.as_deref(),
             act: "denied",
             result: code.as_str(),
             function: self.function.as_ref().map(FunctionName::as_str),
@@ -139,6 +145,11 @@ impl<'a> Record<'a> {
         let mut declared = self.versions().flat_map(|function| &function.errors);
         declared.any(|(declared, _)| declared == code)
     }
+}
+
+/// Whether somebody was refused for who they are.
+fn is_denial(code: &ErrorCode) -> bool {
+    matches!(code, ErrorCode::Unauthorized | ErrorCode::Forbidden)
 }
 
 impl Drop for Record<'_> {

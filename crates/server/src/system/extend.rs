@@ -4,7 +4,7 @@ use forrst_lock::{Fence, LockName, Owner};
 use forrst_protocol::RawObject;
 use serde_json::json;
 
-use super::{Prepared, arguments_of, call, check_lock, not_held, store_failed};
+use super::{Prepared, act, arguments_of, audit_for_owner, check_lock, not_held, store_failed};
 use crate::extension::atomic_lock::read_ttl;
 use crate::fields::parsed;
 use crate::limits::Limits;
@@ -17,13 +17,14 @@ pub(super) fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
     let ttl = read_ttl(&mut fields, limits);
     let fence = fields.optional("fence", parsed(str::parse::<Fence>));
     let (key, (owner, ttl)) = fields.finish_with(key.zip(owner.zip(ttl)))?;
-    Ok(call(async move |context| {
+    Ok(act(async move |context| {
         context.note_lock(&key);
         check_lock(&context, &key)?;
         let extended = context.server.locks.extend(&key, owner, fence, ttl).await;
         match extended.map_err(|error| store_failed(&error))? {
             Ok(lease) => {
                 context.server.held.lasts(&lease, ttl.as_duration());
+                audit_for_owner(&context, "extend", &lease);
                 Ok(json!({
                     "key": key.as_str(),
                     "extended": true,

@@ -12,6 +12,9 @@ use crate::fields::{at_most, text};
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1000;
 
+/// No name of a lock begins so.
+const OUT_OF_REACH: &str = "-";
+
 pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
     let mut fields = arguments_of(arguments);
     let prefix = fields.optional("prefix", text);
@@ -55,6 +58,9 @@ async fn list_confined(
     let prefix = caller.common_prefix_of_locks();
     if prefix.starts_with(&request.prefix) {
         prefix.clone_into(&mut request.prefix);
+    } else if !request.prefix.starts_with(prefix) {
+        // None that begins so is the caller's: how long a search takes would tell whether there are any.
+        request.prefix = OUT_OF_REACH.to_owned();
     }
     request.limit = MAX_LIMIT;
     let mut seen = Vec::new();

@@ -4,7 +4,7 @@ use forrst_lock::{Fence, LockName, Owner};
 use forrst_protocol::RawObject;
 use serde_json::json;
 
-use super::{Prepared, arguments_of, call, check_lock, not_held, store_failed};
+use super::{Prepared, act, arguments_of, audit_for_owner, check_lock, not_held, store_failed};
 use crate::fields::parsed;
 
 pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
@@ -13,13 +13,14 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
     let owner = fields.required("owner", parsed(Owner::parse));
     let fence = fields.optional("fence", parsed(str::parse::<Fence>));
     let (key, owner) = fields.finish_with(key.zip(owner))?;
-    Ok(call(async move |context| {
+    Ok(act(async move |context| {
         context.note_lock(&key);
         check_lock(&context, &key)?;
         let released = context.server.locks.release(&key, owner, fence).await;
         match released.map_err(|error| store_failed(&error))? {
             Ok(lease) => {
                 context.server.held.ended(&lease);
+                audit_for_owner(&context, "release", &lease);
                 Ok(json!({"released": true, "key": key.as_str()}))
             }
             Err(why) => Err(not_held(why, &key)),

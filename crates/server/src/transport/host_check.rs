@@ -6,12 +6,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::Request;
+use axum::http::HeaderValue;
 use axum::http::header::HOST;
-use axum::http::{HeaderValue, StatusCode};
-use axum::response::Response;
 use forrst_protocol::{ErrorCode, ErrorObject};
-
-use super::http::json;
 
 /// The hosts that a listener answers for.
 #[derive(Debug, Clone)]
@@ -29,8 +26,8 @@ impl HostCheck {
         }
     }
 
-    /// The answer to a request that is for somebody else. One that names no host is from no browser.
-    pub(super) fn refuse(&self, request: &Request) -> Option<Response> {
+    /// Why a request is refused that is for somebody else. One that names no host is from no browser.
+    pub(super) fn refuse(&self, request: &Request) -> Option<ErrorObject> {
         if !self.is_needed {
             return None;
         }
@@ -45,9 +42,7 @@ impl HostCheck {
         let message = format!(
             "This server does not answer for the host `{stranger}`: ask for localhost, or start it with --allow-host"
         );
-        let error = ErrorObject::new(ErrorCode::Forbidden, message);
-        let response = forrst_protocol::Response::failure(None, error);
-        Some(json(StatusCode::FORBIDDEN, &response))
+        Some(ErrorObject::new(ErrorCode::Forbidden, message))
     }
 
     fn allows(&self, host: &[u8]) -> bool {

@@ -20,8 +20,9 @@ use serde::Serialize;
 use tokio::time::{Instant, timeout};
 
 use super::rpc::{Rpc, Sender};
+use super::serve::From;
+use super::session::InFlight;
 use super::websocket;
-use crate::AuditEntry;
 use crate::Server;
 use crate::access::Credential;
 use crate::limits;
@@ -32,6 +33,12 @@ static REQUEST_ID: HeaderName = HeaderName::from_static("x-forrst-request-id");
 static DURATION: HeaderName = HeaderName::from_static("x-forrst-duration-ms");
 static NODE: HeaderName = HeaderName::from_static("x-forrst-node");
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// What is read of the body of somebody who is not known: enough for the id that the refusal names, and not worth keeping many of.
+const STRANGERS_BODY: usize = 8 * 1024;
+
+/// As the audit log calls it.
+const WEBSOCKET: &str = "GET /rpc";
 
 /// Prometheus gives a scrape ten seconds.
 const HELD_PATIENCE: Duration = Duration::from_secs(2);
@@ -72,6 +79,7 @@ async fn forrst(State(app): State<App>, request: Request) -> Response {
                 received: started,
                 traceparent: sender.traceparent,
                 credential: sender.credential,
+                from: sender.from,
             };
             let response = server.answer(&body, origin).await;
             let status = StatusCode::from_u16(response.http_status());
@@ -115,13 +123,7 @@ fn ask_for_key(mut reply: Response) -> Response {
 }
 
 /// For somebody who may not come in, or not here, and has not made a request of the protocol.
-fn refusal(server: &Server, what: &str, why: ErrorObject) -> Response {
-    server.audit().record(&AuditEntry {
-        act: "denied",
-        result: why.code.as_str(),
-        function: Some(what),
-        ..AuditEntry::default()
-    });
+fn refusal(server: &Server, why: ErrorObject) -> Response {
     let status = why.code.http_status();
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::UNAUTHORIZED);
     let response = forrst_protocol::Response::failure(None, why);
@@ -130,14 +132,18 @@ fn refusal(server: &Server, what: &str, why: ErrorObject) -> Response {
 
 async fn rpc(State(app): State<App>, request: Request) -> Response {
     if wants_websocket(&request) {
-        if !is_same_origin(request.headers()) {
-            let message = "WebSockets are not for pages of other origins";
-            return json(StatusCode::FORBIDDEN, &Rpc::refusal(message));
-        }
         let (mut parts, _) = request.into_parts();
         let sender = sender(&parts);
-        if let Err(why) = app.server.recognise(&sender.credential) {
-            return refusal(&app.server, "GET /rpc", why);
+        let from = sender.from.as_deref();
+        if !is_same_origin(&parts.headers) {
+            let message = "WebSockets are not for pages of other origins";
+            app.server.shared.metrics.refused(limits::Refusal::Origin);
+            let why = ErrorObject::new(ErrorCode::Forbidden, message);
+            app.server.denied(WEBSOCKET, None, from, &why);
+            return json(StatusCode::FORBIDDEN, &Rpc::refusal(message));
+        }
+        if let Err(why) = app.server.let_in(WEBSOCKET, &sender.credential, from) {
+            return refusal(&app.server, why);
         }
         let place = parts.extensions.get().cloned();
         return match WebSocketUpgrade::from_request_parts(&mut parts, &()).await {
@@ -145,8 +151,13 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
             Err(refusal) => refusal.into_response(),
         };
     }
+    let in_flight = request.extensions().get::<InFlight>().cloned();
     match read_post(&app.server, request).await {
         Ok((body, sender)) => {
+            let _places = match in_flight {
+                Some(in_flight) => in_flight.take(Rpc::count(&body)).await,
+                None => None,
+            };
             // Each call in the frame is told that it is refused; the status is for those who look no further.
             let status = match app.server.shared.access.caller(&sender.credential) {
                 Ok(_) => StatusCode::OK,
@@ -154,7 +165,9 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
             };
             match app.rpc.answer(&body, sender).await {
                 Some(answer) => ask_for_key(json_bytes(status, answer.into())),
-                None => StatusCode::NO_CONTENT.into_response(),
+                // Notifications are not run, whoever sends them.
+                None if status == StatusCode::OK => StatusCode::NO_CONTENT.into_response(),
+                None => ask_for_key(status.into_response()),
             }
         }
         Err(refusal) => {
@@ -163,7 +176,7 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
                 let allowed = HeaderValue::from_static("POST, GET");
                 reply.headers_mut().insert(ALLOW, allowed);
             }
-            reply
+            ask_for_key(reply)
         }
     }
 }
@@ -226,9 +239,13 @@ async fn metrics(State(app): State<App>, request: Request) -> Response {
         return only_get();
     }
     let (parts, _) = request.into_parts();
-    let shown = sender(&parts).credential;
-    if let Err(why) = app.server.may_observe("GET /metrics", &shown) {
-        return refusal(&app.server, "GET /metrics", why);
+    let sender = sender(&parts);
+    let from = sender.from.as_deref();
+    let allowed = app
+        .server
+        .let_look("GET /metrics", &sender.credential, from);
+    if let Err(why) = allowed {
+        return refusal(&app.server, why);
     }
     let locks = app.server.locks();
     // A store that does not answer must not keep the rest from being read.
@@ -274,31 +291,55 @@ async fn read_post(server: &Server, request: Request) -> Result<(Bytes, Sender),
             "Send `Content-Type: application/json`",
         ));
     }
-    let body = read_body(server, &parts.headers, body).await?;
-    Ok((body, sender(&parts)))
+    let sender = sender(&parts);
+    let stranger = server.shared.access.caller(&sender.credential).err();
+    let body = read_body(server, &parts.headers, body, stranger.is_some()).await;
+    match (body, stranger) {
+        // A stranger hears that, and nothing about the body.
+        (Err(_), Some(why)) => {
+            let what = format!("POST {}", parts.uri.path());
+            server.shared.metrics.refused(limits::Refusal::Unauthorized);
+            server.denied(&what, None, sender.from.as_deref(), &why);
+            Err(Refusal {
+                status: StatusCode::UNAUTHORIZED,
+                error: why,
+            })
+        }
+        (body, _) => Ok((body?, sender)),
+    }
 }
 
 fn sender(parts: &Parts) -> Sender {
     Sender {
         traceparent: traceparent(&parts.headers),
         credential: Credential::read(&parts.headers, parts.extensions.get()),
+        from: parts.extensions.get::<From>().map(|from| from.0.clone()),
     }
 }
 
-async fn read_body(server: &Server, headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
+async fn read_body(
+    server: &Server,
+    headers: &HeaderMap,
+    body: Body,
+    is_stranger: bool,
+) -> Result<Bytes, Refusal> {
     let limits = &server.shared.limits;
+    let max_body = match is_stranger {
+        true => limits.max_body.min(STRANGERS_BODY),
+        false => limits.max_body,
+    };
     let too_large = || {
-        let message = format!("The body is larger than {} bytes", limits.max_body);
+        let message = format!("The body is larger than {max_body} bytes");
         server.shared.metrics.refused(limits::Refusal::Body);
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     };
     let announced = headers
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|length| length > limits.max_body) {
+    if announced.is_some_and(|length| length > max_body) {
         return Err(too_large());
     }
-    let read = Limited::new(body, limits.max_body).collect();
+    let read = Limited::new(body, max_body).collect();
     match timeout(limits.body_timeout, read).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),

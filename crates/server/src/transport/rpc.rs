@@ -3,6 +3,9 @@
 //! jsonrpsee has the methods. The frame is looked at before, because jsonrpsee takes a request whose id it cannot read for a
 //! notification, and its caller would wait for ever; and the entries of a batch run side by side.
 
+use std::sync::Arc;
+
+use forrst_protocol::ErrorCode;
 use futures_util::future::join_all;
 use jsonrpsee::core::server::Methods;
 use jsonrpsee::types::ErrorObjectOwned;
@@ -11,6 +14,7 @@ use jsonrpsee::types::error::{
 };
 use jsonrpsee::{Extensions, RpcModule};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -18,6 +22,7 @@ use tokio::time::Instant;
 use super::openrpc;
 use crate::Server;
 use crate::access::Credential;
+use crate::limits::Refusal;
 use crate::server::Origin;
 
 /// How many entries a batch may have.
@@ -25,23 +30,27 @@ const MAX_BATCH: usize = 100;
 
 /// What `rpc.discover`, which has no Forrst answer, says to strangers.
 const UNAUTHORIZED_CODE: i32 = -32001;
+/// And to those who ask too often.
+const RATE_LIMITED_CODE: i32 = -32002;
 
 pub(super) struct Rpc {
     methods: Methods,
+    server: Server,
 }
 
 /// What the HTTP request that a frame came with says about who sent it.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Sender {
     pub(super) traceparent: Option<String>,
     pub(super) credential: Credential,
+    pub(super) from: Option<Arc<str>>,
 }
 
 impl Rpc {
     pub(super) fn new(server: Server) -> Self {
         let document = to_raw_value(&openrpc::document(&server));
         let document = document.expect("the document is plain JSON");
-        let mut module = RpcModule::new(server);
+        let mut module = RpcModule::new(server.clone());
         let distinct = "the two methods have different names";
         module
             .register_async_method("forrst.call", async |params, server, extensions| {
@@ -51,24 +60,35 @@ impl Rpc {
         // Functions cannot be added any more: one document is enough.
         module
             .register_method("rpc.discover", move |_, server, extensions| {
-                let sender = extensions.get::<Sender>();
-                let credential = sender.map_or(&Credential::Nothing, |sender| &sender.credential);
-                match server.recognise(credential) {
+                let sender = extensions.get::<Sender>().cloned().unwrap_or_default();
+                let caller =
+                    server.let_in("rpc.discover", &sender.credential, sender.from.as_deref());
+                match caller.and_then(|caller| server.admit(caller)) {
                     Ok(_) => Ok(document.clone()),
                     Err(why) => {
+                        let code = match why.code {
+                            ErrorCode::RateLimited => RATE_LIMITED_CODE,
+                            _ => UNAUTHORIZED_CODE,
+                        };
                         let message = why.message.clone();
-                        Err(ErrorObjectOwned::owned(
-                            UNAUTHORIZED_CODE,
-                            message,
-                            Some(why),
-                        ))
+                        Err(ErrorObjectOwned::owned(code, message, Some(why)))
                     }
                 }
             })
             .expect(distinct);
         Self {
             methods: module.into(),
+            server,
         }
+    }
+
+    /// How many requests a frame has.
+    pub(super) fn count(frame: &[u8]) -> usize {
+        if !frame.trim_ascii_start().starts_with(b"[") {
+            return 1;
+        }
+        let entries = serde_json::from_slice::<Vec<IgnoredAny>>(frame);
+        entries.map_or(1, |entries| entries.len().clamp(1, MAX_BATCH))
     }
 
     /// Answers a frame; none when it has only notifications, which are not run.
@@ -99,8 +119,11 @@ impl Rpc {
         if entries.is_empty() {
             return Some(invalid(&Value::Null, "a batch must not be empty"));
         }
-        if entries.len() > MAX_BATCH {
-            let message = format!("a batch may have at most {MAX_BATCH} entries");
+        // All of them are under way at once.
+        let most = MAX_BATCH.min(self.server.shared.limits.max_in_flight.max(1));
+        if entries.len() > most {
+            self.server.shared.metrics.refused(Refusal::Batch);
+            let message = format!("a batch may have at most {most} entries");
             return Some(error(&Value::Null, OVERSIZED_REQUEST_CODE, &message));
         }
         let answers = join_all(
@@ -207,14 +230,12 @@ async fn call(
         Some(params) => params,
         None => return Err(invalid(expected)),
     };
-    let sender = extensions.get::<Sender>().cloned();
+    let sender = extensions.get::<Sender>().cloned().unwrap_or_default();
     let origin = Origin {
         received: Instant::now(),
-        credential: match &sender {
-            Some(sender) => sender.credential.clone(),
-            None => Credential::Nothing,
-        },
-        traceparent: sender.and_then(|sender| sender.traceparent),
+        credential: sender.credential,
+        traceparent: sender.traceparent,
+        from: sender.from,
     };
     let response = server.answer(request.as_bytes(), origin).await;
     to_raw_value(&response).map_err(|_| invalid("the answer cannot be written as JSON"))

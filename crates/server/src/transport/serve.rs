@@ -14,15 +14,16 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
 use super::host_check::HostCheck;
 use super::http::json;
+use super::session::InFlight;
 use super::tls::{Tls, peer_name};
 use crate::Server;
 use crate::access::PeerName;
@@ -34,6 +35,9 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Longer than any handshake takes that is meant well.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How many clients hear at the same time that the server is full. More of them only see their connections closed.
+const TURNED_AWAY_AT_ONCE: usize = 256;
 
 impl Server {
     /// Serves HTTP/1.1, HTTP/2 and WebSocket on one address until the server shuts down, over TLS if it was built with it.
@@ -53,13 +57,14 @@ impl Server {
             router: self.router().merge(Self::page()).fallback(unknown_path),
             hosts: Arc::new(hosts),
         };
+        let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE));
         loop {
             let accepted = tokio::select! {
                 () = self.shared.draining.cancelled() => break,
                 accepted = listener.accept() => accepted,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     accept_error(&error).await;
                     continue;
@@ -67,18 +72,29 @@ impl Server {
             };
             let Some(place) = self.take_place() else {
                 // What is said in the clear means nothing to a client that waits for a handshake.
-                if self.shared.tls.is_none() {
-                    self.shared.tasks.spawn(turn_away(stream));
+                if self.shared.tls.is_none()
+                    && let Ok(turn) = turned_away.clone().try_acquire_owned()
+                {
+                    let say = async move {
+                        turn_away(stream).await;
+                        drop(turn);
+                    };
+                    self.shared.tasks.spawn(say);
                 }
                 continue;
             };
             let (server, routes) = (self.clone(), routes.clone());
+            let peer = Peer {
+                place,
+                name: None,
+                from: From(address.ip().to_canonical().to_string().into()),
+            };
             self.shared.tasks.spawn(async move {
                 // Without it, small answers wait for the acknowledgement of the last one.
                 let _ = stream.set_nodelay(true);
                 match &server.shared.tls {
-                    None => server.serve_plain(stream, routes, place).await,
-                    Some(tls) => server.serve_tls(stream, tls, routes, place).await,
+                    None => server.serve_plain(stream, routes, peer).await,
+                    Some(tls) => server.serve_tls(stream, tls, routes, peer).await,
                 }
             });
         }
@@ -95,18 +111,19 @@ impl Server {
         }
     }
 
-    async fn serve_plain(&self, stream: TcpStream, routes: Routes, place: Place) {
+    async fn serve_plain(&self, stream: TcpStream, routes: Routes, peer: Peer) {
         let first = tokio::select! {
             first = timeout(self.shared.limits.idle_timeout, is_http2(&stream)) => first,
             () = self.shared.draining.cancelled() => return,
         };
-        if let Ok(Ok(is_http2)) = first {
-            let peer = Peer { place, name: None };
-            self.serve_connection(stream, is_http2, routes, peer).await;
+        match first {
+            Ok(Ok(is_http2)) => self.serve_connection(stream, is_http2, routes, peer).await,
+            Ok(Err(_)) => {}
+            Err(_) => self.shared.metrics.refused(Refusal::Idle),
         }
     }
 
-    async fn serve_tls(&self, stream: TcpStream, tls: &Tls, routes: Routes, place: Place) {
+    async fn serve_tls(&self, stream: TcpStream, tls: &Tls, routes: Routes, mut peer: Peer) {
         let patience = HANDSHAKE.min(self.shared.limits.idle_timeout);
         let shaken = tokio::select! {
             shaken = timeout(patience, tls.acceptor().accept(stream)) => shaken,
@@ -119,8 +136,7 @@ impl Server {
         };
         let (_, session) = stream.get_ref();
         let is_http2 = session.alpn_protocol() == Some(b"h2");
-        let name = peer_name(session.peer_certificates());
-        let peer = Peer { place, name };
+        peer.name = peer_name(session.peer_certificates());
         self.serve_connection(stream, is_http2, routes, peer).await;
     }
 
@@ -150,21 +166,26 @@ impl Server {
             .keep_alive_interval(limits.idle_timeout / 2)
             .keep_alive_timeout(limits.idle_timeout / 2);
         let server = self.clone();
+        let in_flight = InFlight::new(limits.max_in_flight);
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(peer.place.clone());
+            request.extensions_mut().insert(peer.from.clone());
+            request.extensions_mut().insert(in_flight.clone());
             if let Some(name) = &peer.name {
                 request.extensions_mut().insert(name.clone());
             }
-            let refusal = routes.hosts.refuse(&request);
+            let refusal = routes.hosts.refuse(&request).map(|why| {
+                server.shared.metrics.refused(Refusal::Host);
+                let what = format!("{} {}", request.method(), request.uri().path());
+                server.denied(&what, None, Some(&peer.from.0), &why);
+                let response = forrst_protocol::Response::failure(None, why);
+                json(StatusCode::FORBIDDEN, &response.with_node(server.node()))
+            });
             let router = routes.router.clone();
-            let server = server.clone();
             async move {
                 match refusal {
-                    Some(refusal) => {
-                        server.shared.metrics.refused(Refusal::Host);
-                        Ok(refusal)
-                    }
+                    Some(refusal) => Ok(refusal),
                     None => router.oneshot(request).await,
                 }
             }
@@ -183,7 +204,13 @@ impl Server {
             }
         };
         if let Err(error) = result {
-            tracing::debug!(error, "a connection broke");
+            match error.downcast_ref::<hyper::Error>() {
+                Some(error) if error.is_parse_too_large() => {
+                    self.shared.metrics.refused(Refusal::Head);
+                }
+                Some(error) if error.is_timeout() => self.shared.metrics.refused(Refusal::Idle),
+                _ => tracing::debug!(error, "a connection broke"),
+            }
         }
     }
 }
@@ -199,7 +226,12 @@ struct Routes {
 struct Peer {
     place: Place,
     name: Option<PeerName>,
+    from: From,
 }
+
+/// The address that a connection came from.
+#[derive(Clone)]
+pub(super) struct From(pub(super) Arc<str>);
 
 /// Less than this, hyper does not take.
 const SMALLEST_HEAD: usize = 8 * 1024;
@@ -231,14 +263,29 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// A server that is full says so, and does not let anybody wait for nothing.
+/// A server that is full says so, and does not let anybody wait for nothing. It is still well: an orchestrator that asks for
+/// its health must not restart it.
 async fn turn_away(mut stream: TcpStream) {
+    const PROBE: &[u8] = b"GET /health ";
+    const WELL: &[u8] =
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\
+        content-length: 20\r\n\r\n{\"status\":\"healthy\"}";
     const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
         retry-after: 1\r\nconnection: close\r\ncontent-length: 148\r\n\r\n\
         {\"protocol\":{\"name\":\"forrst\",\"version\":\"0.1.0\"},\"id\":null,\"result\":null,\
         \"errors\":[{\"code\":\"UNAVAILABLE\",\"message\":\"Too many connections are open\"}]}";
-    let _ = timeout(Duration::from_secs(1), stream.write_all(FULL)).await;
-    let _ = stream.shutdown().await;
+    let mut first = [0; PROBE.len()];
+    let _ = timeout(Duration::from_millis(200), stream.peek(&mut first)).await;
+    let answer = if first == PROBE { WELL } else { FULL };
+    let say = async {
+        stream.write_all(answer).await?;
+        stream.shutdown().await?;
+        // What the client has sent and nobody has read would take the answer away from it.
+        let mut rest = [0; 1024];
+        while stream.read(&mut rest).await? > 0 {}
+        io::Result::Ok(())
+    };
+    let _ = timeout(Duration::from_secs(1), say).await;
 }
 
 /// Out of file descriptors, or a client that left in between: the next one may work.

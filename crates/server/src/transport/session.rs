@@ -1,21 +1,32 @@
 //! Many requests on one connection, answered in the order in which they are ready.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::limits::Refusal;
+use crate::metrics::Metrics;
+
 /// How long calls may take that were under way when the client broke the rules.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
+/// How many frames are read ahead of those that are under way, so that a client that goes is noticed.
+const READ_AHEAD: usize = 16;
+
+/// How many answers go out in one write at most.
+const WRITTEN_AT_ONCE: usize = 256;
+
 /// How a connection is treated.
 pub(super) struct Rules<M> {
-    /// How many requests may be under way at once. As many more are read and wait; then nothing is read.
-    pub(super) max_in_flight: usize,
+    /// The requests that may be under way at once, from the moment they begin until the client has taken the answer. A few more
+    /// are read and wait; then nothing is read.
+    pub(super) in_flight: InFlight,
     /// How long a client may stay silent, or not read its answers.
     pub(super) idle_timeout: Duration,
     /// Sent when a client has been silent for half of that time, to see whether it is there. Without it, a client may be silent
@@ -25,6 +36,39 @@ pub(super) struct Rules<M> {
     pub(super) goodbye: Option<M>,
     /// The server ends: what is under way is answered, and nothing more is read.
     pub(super) draining: CancellationToken,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+/// The requests of one connection that may be under way at once.
+#[derive(Debug, Clone)]
+pub(super) struct InFlight {
+    most: u32,
+    places: Arc<Semaphore>,
+}
+
+impl InFlight {
+    pub(super) fn new(most: usize) -> Self {
+        let most = u32::try_from(most.max(1)).unwrap_or(u32::MAX);
+        Self {
+            most,
+            places: Arc::new(Semaphore::new(most as usize)),
+        }
+    }
+
+    /// Places for so many requests that came together; for more than there are, all of them.
+    pub(super) async fn take(&self, count: usize) -> Option<OwnedSemaphorePermit> {
+        let places = self.places.clone();
+        places.acquire_many_owned(self.at_most(count)).await.ok()
+    }
+
+    fn try_take(&self, count: usize) -> Option<OwnedSemaphorePermit> {
+        let places = self.places.clone();
+        places.try_acquire_many_owned(self.at_most(count)).ok()
+    }
+
+    fn at_most(&self, count: usize) -> u32 {
+        u32::try_from(count).unwrap_or(u32::MAX).min(self.most)
+    }
 }
 
 /// Something that a client sent.
@@ -38,11 +82,13 @@ pub(super) enum Incoming<R, M> {
 
 /// Reads requests and writes answers until the client or the server ends.
 ///
-/// Each request runs in a task. When the client goes, the tasks are dropped: waiting calls leave their queues.
+/// Each request runs in a task. When the client goes, the tasks are dropped: waiting calls leave their queues. `count` says how
+/// many requests a frame has.
 pub(super) async fn run<R, M, In, Out, F, Fut>(
     mut incoming: In,
     outgoing: Out,
     rules: Rules<M>,
+    count: impl Fn(&R) -> usize,
     answer: F,
 ) where
     M: Clone + Send + 'static,
@@ -51,34 +97,45 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
     F: Fn(R) -> Fut,
     Fut: Future<Output = Option<M>> + Send + 'static,
 {
-    let max_in_flight = rules.max_in_flight.max(1);
-    let (sender, answers) = mpsc::channel::<M>(max_in_flight);
+    let in_flight = &rules.in_flight;
+    let (sender, answers) = mpsc::channel(WRITTEN_AT_ONCE);
     let mut writer = tokio::spawn(write(outgoing, answers, rules.idle_timeout));
     let mut under_way = JoinSet::new();
     let mut backlog = VecDeque::new();
     let mut heard = Instant::now();
     let mut has_asked = false;
     let last_word = loop {
-        while under_way.len() < max_in_flight
-            && let Some(request) = backlog.pop_front()
-        {
+        let mut awaited = None;
+        while let Some((count, request)) = backlog.pop_front() {
+            let Some(place) = in_flight.try_take(count) else {
+                backlog.push_front((count, request));
+                awaited = Some(count);
+                break;
+            };
             let (answer, sender) = (answer(request), sender.clone());
             under_way.spawn(async move {
                 if let Some(answer) = answer.await {
                     // The writer is gone when the client is.
-                    let _ = sender.send(answer).await;
+                    let _ = sender.send((answer, Some(place))).await;
                 }
             });
         }
         let is_idle = under_way.is_empty();
-        let is_reading = backlog.len() < max_in_flight;
+        let is_reading = backlog.len() < READ_AHEAD;
         let is_asking = rules.keep_alive.is_some();
         tokio::select! {
+            // There is room for the next one.
+            _ = in_flight.take(awaited.unwrap_or_default()), if awaited.is_some() => {}
             next = incoming.next(), if is_reading => {
                 match next {
                     None => return,
                     Some(Incoming::Other) => {}
-                    Some(Incoming::Request(request)) => backlog.push_back(request),
+                    Some(Incoming::Request(request)) => {
+                        if awaited.is_some() {
+                            rules.metrics.refused(Refusal::InFlight);
+                        }
+                        backlog.push_back((count(&request), request));
+                    }
                     Some(Incoming::Last(word)) => break Some(word),
                 }
                 heard = Instant::now();
@@ -88,7 +145,7 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
             () = sleep_until(heard + rules.idle_timeout / 2), if is_asking && !has_asked => {
                 has_asked = true;
                 // A full channel means that the client does not read: the writer will give it up.
-                let _ = rules.keep_alive.clone().map(|ping| sender.try_send(ping));
+                let _ = rules.keep_alive.clone().map(|ping| sender.try_send((ping, None)));
             }
             () = sleep_until(heard + rules.idle_timeout), if is_reading && (is_asking || is_idle) => return,
             () = rules.draining.cancelled() => break rules.goodbye.clone(),
@@ -96,14 +153,14 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
         }
     };
     let finish = async {
-        for request in backlog {
+        for (_, request) in backlog {
             if let Some(answer) = answer(request).await {
-                let _ = sender.send(answer).await;
+                let _ = sender.send((answer, None)).await;
             }
         }
         while under_way.join_next().await.is_some() {}
         if let Some(word) = last_word {
-            let _ = sender.send(word).await;
+            let _ = sender.send((word, None)).await;
         }
         drop(sender);
         let _ = writer.await;
@@ -120,19 +177,20 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
 /// Whatever is ready together goes out in one write.
 async fn write<M, Out: Sink<M> + Unpin>(
     mut outgoing: Out,
-    mut answers: mpsc::Receiver<M>,
+    mut answers: mpsc::Receiver<(M, Option<OwnedSemaphorePermit>)>,
     patience: Duration,
 ) {
     let mut ready = Vec::new();
-    while answers.recv_many(&mut ready, 256).await > 0 {
+    while answers.recv_many(&mut ready, WRITTEN_AT_ONCE).await > 0 {
+        let (messages, places): (Vec<M>, Vec<_>) = ready.drain(..).unzip();
         let write = async {
-            for answer in ready.drain(..) {
-                outgoing.feed(answer).await?;
+            for message in messages {
+                outgoing.feed(message).await?;
             }
             outgoing.flush().await
         };
         match timeout(patience, write).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => drop(places),
             _ => return,
         }
     }

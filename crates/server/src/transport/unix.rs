@@ -3,8 +3,9 @@
 //! Responses come in the order in which they are ready; their `id` says whose they are.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -15,8 +16,9 @@ use tokio::time::timeout;
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
 use super::serve::{Place, accept_error};
-use super::session::{self, Incoming, Rules};
+use super::session::{self, InFlight, Incoming, Rules};
 use crate::Server;
+use crate::limits::Refusal;
 use crate::server::Origin;
 
 /// A neighbour on the same machine may be silent for long; a connection that breaks is seen at once.
@@ -49,6 +51,7 @@ impl Server {
     ) -> io::Result<impl Future<Output = ()> + Send + use<>> {
         let path = path.to_owned();
         let listener = bind(&path).await?;
+        let owner = std::fs::metadata(&path)?.uid();
         let server = self.clone();
         Ok(async move {
             loop {
@@ -57,6 +60,7 @@ impl Server {
                     accepted = listener.accept() => accepted,
                 };
                 match accepted {
+                    Ok((stream, _)) if is_from_another_user(&stream, owner) => drop(stream),
                     Ok((stream, _)) => {
                         let (connection, place) = (server.clone(), server.take_place());
                         let serve = async move { run(stream, &connection, place).await };
@@ -89,6 +93,12 @@ async fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
+/// Somebody may have connected in the moment before the file had its mode.
+fn is_from_another_user(stream: &UnixStream, owner: u32) -> bool {
+    let peer = stream.peer_cred();
+    !peer.is_ok_and(|peer| peer.uid() == owner || peer.uid() == 0)
+}
+
 async fn run(stream: UnixStream, server: &Server, place: Option<Place>) {
     let (reader, writer) = stream.into_split();
     let mut codec = LengthDelimitedCodec::new();
@@ -101,11 +111,12 @@ async fn run(stream: UnixStream, server: &Server, place: Option<Place>) {
     }
     let limits = &server.shared.limits;
     let rules = Rules {
-        max_in_flight: limits.max_in_flight,
+        in_flight: InFlight::new(limits.max_in_flight),
         idle_timeout: IDLE,
         keep_alive: None,
         goodbye: None,
         draining: server.shared.draining.clone(),
+        metrics: server.shared.metrics.clone(),
     };
     let codec = LengthDelimitedCodec::builder()
         .max_frame_length(limits.max_body)
@@ -117,14 +128,15 @@ async fn run(stream: UnixStream, server: &Server, place: Option<Place>) {
             Ok(frame) => Incoming::Request(frame),
             Err(_) => Incoming::Last(too_large(server)),
         });
-    session::run(incoming, outgoing, rules, |frame: BytesMut| {
-        let server = server.clone();
+    let from: Arc<str> = "unix".into();
+    let answer = |frame: BytesMut| {
+        let (server, from) = (server.clone(), from.clone());
         async move {
-            let response = server.answer(&frame, Origin::local()).await;
+            let response = server.answer(&frame, Origin::local(Some(from))).await;
             serde_json::to_vec(&response).map(Bytes::from).ok()
         }
-    })
-    .await;
+    };
+    session::run(incoming, outgoing, rules, |_| 1, answer).await;
 }
 
 fn is_broken_connection(frame: &io::Result<BytesMut>) -> bool {
@@ -133,6 +145,7 @@ fn is_broken_connection(frame: &io::Result<BytesMut>) -> bool {
 }
 
 fn too_large(server: &Server) -> Bytes {
+    server.shared.metrics.refused(Refusal::Body);
     let max_body = server.shared.limits.max_body;
     let message = format!("The frame is larger than {max_body} bytes");
     refusal(server, ErrorObject::new(ErrorCode::InvalidRequest, message))

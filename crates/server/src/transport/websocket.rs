@@ -10,8 +10,9 @@ use futures_util::StreamExt;
 
 use super::rpc::{Rpc, Sender};
 use super::serve::Place;
-use super::session::{self, Incoming, Rules};
+use super::session::{self, InFlight, Incoming, Rules};
 use crate::Server;
+use crate::limits::Refusal;
 
 pub(super) fn accept(
     upgrade: WebSocketUpgrade,
@@ -40,11 +41,12 @@ async fn run(socket: WebSocket, server: &Server, rpc: &Arc<Rpc>, sender: Sender)
         reason: "the server is shutting down".into(),
     };
     let rules = Rules {
-        max_in_flight: limits.max_in_flight,
+        in_flight: InFlight::new(limits.max_in_flight),
         idle_timeout: limits.idle_timeout,
         keep_alive: Some(Message::Ping(Bytes::new())),
         goodbye: Some(Message::Close(Some(goodbye))),
         draining: server.shared.draining.clone(),
+        metrics: server.shared.metrics.clone(),
     };
     let (outgoing, incoming) = socket.split();
     let incoming = incoming
@@ -59,16 +61,20 @@ async fn run(socket: WebSocket, server: &Server, rpc: &Arc<Rpc>, sender: Sender)
             Ok(Message::Text(text)) => Incoming::Request(Bytes::from(text)),
             Ok(Message::Binary(bytes)) => Incoming::Request(bytes),
             Ok(_) => Incoming::Other,
-            Err(_) => Incoming::Last(too_large()),
+            Err(_) => {
+                server.shared.metrics.refused(Refusal::Body);
+                Incoming::Last(too_large())
+            }
         });
-    session::run(incoming, outgoing, rules, |frame: Bytes| {
+    let count = |frame: &Bytes| Rpc::count(frame);
+    let answer = |frame: Bytes| {
         let (rpc, sender) = (rpc.clone(), sender.clone());
         async move {
             let answer = rpc.answer(&frame, sender).await?;
             Some(Message::Text(answer.into()))
         }
-    })
-    .await;
+    };
+    session::run(incoming, outgoing, rules, count, answer).await;
 }
 
 /// Any other error is a connection that broke.

@@ -236,7 +236,7 @@ async fn connections_and_the_limits_that_turn_them_away_are_counted() {
         }
     }
     let another = tokio::net::TcpStream::connect(host.address).await.unwrap();
-    let (head, _) = get(host.address, "/health").await;
+    let (head, _) = get(host.address, "/ready").await;
     assert!(head.starts_with("http/1.1 503"), "{head}");
     drop((idle, another));
     let (head, _) = loop {

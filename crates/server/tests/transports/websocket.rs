@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use forrst_server::Limits;
 use futures_util::{SinkExt, StreamExt};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -61,6 +61,37 @@ async fn more_calls_than_may_be_under_way_are_answered_all_the_same() {
         socket.send(request.rpc(number)).await;
     }
     assert_eq!(socket.answers(30).await.len(), 30);
+}
+
+/// Each entry of a batch is a request, and one whose answer the client has not taken is still under way.
+#[tokio::test]
+async fn a_batch_counts_as_many_requests_as_it_has() {
+    let limits = Limits {
+        max_in_flight: 3,
+        ..Limits::default()
+    };
+    let host = Host::with(limits).await;
+    let mut holder = Socket::connect(&host).await;
+    holder
+        .send(ask("test.gate").lock(json!({"key": "k"})).rpc(0))
+        .await;
+    crate::wire::until("the lock is held", || host.seen.started() == 1).await;
+    let mut socket = Socket::connect(&host).await;
+    let waits = ask("test.gate").lock(json!({"key": "k", "block": seconds(60)}));
+    let batch = |count: u64| Value::from((0..count).map(|id| waits.rpc(id)).collect::<Vec<_>>());
+    socket.send(batch(2)).await;
+    host.until_waiting(2).await;
+    socket.send(batch(2)).await;
+    socket.0.send(Message::Ping("x".into())).await.unwrap();
+    while !matches!(socket.0.next().await, Some(Ok(Message::Pong(_)))) {}
+    // It has been read, and does not begin.
+    assert_eq!(host.server.locks().waiting(), 2);
+    let mut other = Socket::connect(&host).await;
+    other.send(batch(4)).await;
+    expect(
+        &other.answer().await,
+        &json!({"id": null, "error": {"message": "a batch may have at most 3 entries"}}),
+    );
 }
 
 #[tokio::test]
