@@ -135,6 +135,11 @@ impl LockName {
         }
     }
 
+    /// What names begin with that begin with this text, however that spells its accents.
+    pub fn normalised_prefix(raw: &str) -> String {
+        normalised(raw).to_string()
+    }
+
     /// The whole text, with its `lock:`.
     pub fn as_str(&self) -> &str {
         &self.0

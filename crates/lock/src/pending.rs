@@ -97,8 +97,9 @@ impl Pending {
             }
             Ok(Wake::TimedOut) => self.timed_out(anchor.0).await,
             Ok(Wake::Superseded) => {
+                let retry_after = self.retry_after().await;
                 self.ended(EventKind::GivenUp);
-                Ok(AcquireOutcome::Superseded)
+                Ok(AcquireOutcome::Superseded { retry_after })
             }
             Ok(Wake::FencesExhausted) => {
                 self.failed();
@@ -116,6 +117,12 @@ impl Pending {
         self.core
             .reporter
             .report(EventKind::TimedOut, &self.name, None, Some(since.elapsed()));
+        let retry_after = self.retry_after().await;
+        Ok(AcquireOutcome::TimedOut { retry_after })
+    }
+
+    /// When asking again is worth it for one who has waited.
+    async fn retry_after(&self) -> Duration {
         let left = match self.core.store.inspect(&self.name).await {
             Ok(Answer {
                 outcome: Some(status),
@@ -125,9 +132,7 @@ impl Pending {
             // Free by now, or the store does not say: soon.
             _ => Duration::ZERO,
         };
-        Ok(AcquireOutcome::TimedOut {
-            retry_after: retry_after(left),
-        })
+        retry_after(left)
     }
 
     pub(crate) fn granted(mut self, lease: Lease, until: Instant) -> LeaseGuard {

@@ -101,7 +101,10 @@ pub enum AcquireOutcome {
         retry_after: Duration,
     },
     /// A repetition of this attempt has taken its place in the queue.
-    Superseded,
+    Superseded {
+        /// When asking again is worth it.
+        retry_after: Duration,
+    },
 }
 
 /// A limit on how many may wait.

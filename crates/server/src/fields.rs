@@ -7,11 +7,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::internal_error;
+use crate::function::read_json;
 
 /// An object whose members are taken out one by one. What is left at the end should not be there.
 pub(crate) struct Fields {
     at: Pointer,
     members: Map<String, Value>,
+    /// Whether the members are known. JSON has numbers and texts that nothing can hold.
+    is_readable: bool,
     problems: Vec<ErrorObject>,
 }
 
@@ -20,12 +23,18 @@ type Expected = String;
 
 impl Fields {
     pub(crate) fn read(object: Option<&RawObject<'_>>, at: Pointer) -> Self {
-        // The parser has seen that it is an object.
-        let members = object.and_then(|object| object.deserialize().ok());
+        let none = || Ok(Map::new());
+        let members = object.map_or_else(none, |object| read_json(object, at.clone()));
+        let is_readable = members.is_ok();
+        let (members, problems) = match members {
+            Ok(members) => (members, Vec::new()),
+            Err(problem) => (Map::new(), vec![problem]),
+        };
         Self {
             at,
-            members: members.unwrap_or_default(),
-            problems: Vec::new(),
+            members,
+            is_readable,
+            problems,
         }
     }
 
@@ -40,10 +49,14 @@ impl Fields {
         name: &str,
         read: impl FnOnce(&Value) -> Result<T, Expected>,
     ) -> Option<T> {
-        if !self.members.contains_key(name) {
+        if self.is_missing(name) {
             self.problem(self.at.clone().key(name), format!("`{name}` is required"));
         }
         self.optional(name, read)
+    }
+
+    fn is_missing(&self, name: &str) -> bool {
+        self.is_readable && !self.members.contains_key(name)
     }
 
     /// A member that may be missing, but not be null.
@@ -64,7 +77,7 @@ impl Fields {
 
     /// A `{value, unit}` that has to be there, and to be positive.
     pub(crate) fn required_duration(&mut self, name: &str) -> Option<(Duration, StdDuration)> {
-        if !self.members.contains_key(name) {
+        if self.is_missing(name) {
             let message = format!(
                 "`{name}` is required, for example {{\"value\": 30, \"unit\": \"second\"}}"
             );
@@ -85,6 +98,7 @@ impl Fields {
         let mut inner = Self {
             at,
             members,
+            is_readable: true,
             problems: Vec::new(),
         };
         let duration = inner.duration();

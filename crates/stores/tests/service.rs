@@ -348,7 +348,7 @@ async fn a_repeated_attempt_takes_the_place_of_the_first() {
         async move { service.acquire(attempt).await }
     });
     let superseded = first.await.unwrap().unwrap();
-    assert!(matches!(superseded, AcquireOutcome::Superseded));
+    assert!(matches!(superseded, AcquireOutcome::Superseded { .. }));
     held.release().await;
     let guard = granted(second).await;
     assert_eq!(guard.lease().owner.as_str(), "b");

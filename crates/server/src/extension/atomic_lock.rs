@@ -153,13 +153,13 @@ pub(crate) async fn acquire(
             asked.granted(&guard.lease(), options.attempt.clone(), time);
             return Ok(guard);
         }
-        AcquireOutcome::Held { retry_after } => (not_acquired(), Some(retry_after)),
+        AcquireOutcome::Held { retry_after } => (not_acquired(), retry_after),
         AcquireOutcome::TimedOut { retry_after } => {
             let (block, _) = options.block.unzip();
             let waited = block.map(|block| block.to_string()).unwrap_or_default();
             let message = format!("Lock acquisition timed out after {waited}");
             let error = ErrorObject::new(ErrorCode::LockTimeout, message);
-            (error.with_detail("waited", json!(block)), Some(retry_after))
+            (error.with_detail("waited", json!(block)), retry_after)
         }
         AcquireOutcome::TooManyWaiters { limit, retry_after } => {
             let (refusal, message) = match limit {
@@ -174,21 +174,18 @@ pub(crate) async fn acquire(
             };
             server.metrics.refused(refusal);
             let error = ErrorObject::new(ErrorCode::RateLimited, message);
-            (error, Some(retry_after))
+            (error, retry_after)
         }
-        AcquireOutcome::Superseded => (
+        AcquireOutcome::Superseded { retry_after } => (
             not_acquired().with_detail("reason", "the same attempt was made again"),
-            None,
+            retry_after,
         ),
     };
-    let mut error = error
+    Err(error
         .with_detail("key", options.key.as_str())
         .with_detail("scope", options.scope.as_str())
-        .with_detail("full_key", options.name.as_str());
-    if let Some(retry_after) = retry_after {
-        error = error.with_detail("retry_after", json!(millis(retry_after)));
-    }
-    Err(error)
+        .with_detail("full_key", options.name.as_str())
+        .with_detail("retry_after", json!(millis(retry_after))))
 }
 
 /// A lock that is renewed counts until its function has ended, however long that takes.

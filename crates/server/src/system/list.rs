@@ -1,6 +1,6 @@
 //! `list`: which locks are held.
 
-use forrst_lock::{ListError, ListRequest, LockService, Page};
+use forrst_lock::{ListError, ListRequest, LockName, LockService, Page};
 use forrst_protocol::{ErrorCode, ErrorObject, RawObject};
 use serde_json::{Value, json};
 
@@ -18,6 +18,7 @@ const OUT_OF_REACH: &str = "-";
 pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
     let mut fields = arguments_of(arguments);
     let prefix = fields.optional("prefix", text);
+    let prefix = prefix.map(|prefix| LockName::normalised_prefix(&prefix));
     let limit = fields.optional("limit", at_most(MAX_LIMIT));
     let cursor = fields.optional("cursor", text);
     fields.finish()?;

@@ -376,3 +376,30 @@ async fn a_function_that_fails_gives_its_lock_back_and_its_data_stays() {
     probe.check(&keep, &expected).await;
     assert!(probe.holder("lock:test.fail:k").await.is_some());
 }
+
+/// JSON has numbers and texts that nothing can hold. They are wrong, and what is beside them is not missing.
+#[tokio::test]
+async fn a_value_that_cannot_be_read_is_pointed_at() {
+    let probe = Probe::new();
+    let second = json!({"value": 1, "unit": "second"});
+    let locked = ask("test.echo").lock(json!({"key": "HERE", "ttl": second}));
+    let acquire = ask("urn:cline:forrst:ext:atomic-lock:fn:acquire")
+        .arguments(json!({"key": "HERE", "ttl": second}));
+    for (request, at) in [
+        (locked, "/extensions/0/options"),
+        (acquire, "/call/arguments"),
+    ] {
+        for (from, to, member) in [
+            ("\"HERE\"", "\"\\ud800\"", "/key"),
+            ("\"value\":1", "\"value\":1e400", "/ttl/value"),
+        ] {
+            let text = request.text();
+            assert!(text.contains(from), "{text}");
+            let response = probe.server.handle(text.replace(from, to).as_bytes()).await;
+            let answer = serde_json::to_value(&response).unwrap();
+            expect(&answer, &failed(&ErrorCode::InvalidArguments));
+            assert_eq!(crate::wire::pointers(&answer), [format!("{at}{member}")]);
+        }
+    }
+    probe.expect_nothing_left().await;
+}
