@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State, WebSocketUpgrade};
 use axum::http::header::{
-    ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, UPGRADE, WWW_AUTHENTICATE,
+    ALLOW, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, ORIGIN, UPGRADE, WWW_AUTHENTICATE,
 };
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
@@ -36,6 +36,10 @@ static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// What is read of the body of somebody who is not known: enough for the id that the refusal names, and not worth keeping many of.
 const STRANGERS_BODY: usize = 8 * 1024;
+
+/// How much, and for how long, is read of a body that is too large, so that its sender gets to see the refusal.
+const MOST_DRAINED: usize = 16 * 1024 * 1024;
+const LINGER: Duration = Duration::from_secs(2);
 
 /// As the audit log calls it.
 const WEBSOCKET: &str = "GET /rpc";
@@ -337,6 +341,10 @@ async fn read_body(
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > max_body) {
+        // Who asks first whether to send it has not begun.
+        if !headers.contains_key(EXPECT) {
+            let _ = timeout(LINGER, drain(body)).await;
+        }
         return Err(too_large());
     }
     let read = Limited::new(body, max_body).collect();
@@ -348,6 +356,18 @@ async fn read_body(
             server.shared.metrics.refused(limits::Refusal::BodyTime);
             let message = "The body did not arrive in time";
             Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, message))
+        }
+    }
+}
+
+/// Reads what somebody sends who does not look at the answer before all is sent, and keeps none of it.
+async fn drain(mut body: Body) {
+    let mut left = MOST_DRAINED;
+    while let Some(Ok(frame)) = body.frame().await {
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        match left.checked_sub(length) {
+            Some(rest) => left = rest,
+            None => return,
         }
     }
 }
