@@ -152,7 +152,9 @@ impl Lease {
         if let Some(loss) = self.tenure.loss() {
             return Err(Error::Lost(loss));
         }
-        let mut tries = Tries::start(self.client.retry().clone(), Repeat::Always, None);
+        // A server that is silent for longer need not be asked any more: then the lease is over.
+        let until = Some(self.held_until());
+        let mut tries = Tries::start(self.client.retry().clone(), Repeat::Always, until);
         if let Err(error) = release(&self.client, &self.held, &mut tries).await {
             // What could not expire yet was ended by the release whose answer was lost.
             let was_done_before = tries.has_lost_answer()

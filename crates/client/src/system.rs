@@ -65,10 +65,10 @@ impl Client {
         arguments: &impl Serialize,
         tries: &mut Tries,
     ) -> Result<Out, Error> {
-        let patience = Patience::For(self.timeout());
         let span = tracing::info_span!("forrst.call", function);
         let ask = async {
             loop {
+                let patience = tries.patience(self.timeout());
                 match self.ask_once(function, arguments, patience).await {
                     Err(error) => tries.after(error).await?,
                     result => return result,

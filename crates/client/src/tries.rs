@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use crate::client::Patience;
 use crate::{Error, Failure, Retry};
 
 /// What a second run of the same request would do.
@@ -41,6 +42,14 @@ impl Tries {
 
     pub(crate) fn has_lost_answer(&self) -> bool {
         self.has_lost_answer
+    }
+
+    /// How long the next answer may take: as long as others, and not beyond the deadline.
+    pub(crate) fn patience(&self, usual: Duration) -> Patience {
+        let left = self
+            .deadline
+            .map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        Patience::For(left.map_or(usual, |left| left.min(usual)))
     }
 
     /// Sleeps until the next try, or gives the error back when there is none.

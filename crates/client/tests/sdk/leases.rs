@@ -271,3 +271,15 @@ fn a_process_that_was_stopped_finds_its_lease_lost_before_anything_else() {
         assert!(matches!(error, Error::Lost(_)), "{error}");
     });
 }
+
+/// Nothing is held any more then, so there is nothing to wait for.
+#[tokio::test]
+async fn a_release_does_not_wait_for_a_silent_server_beyond_the_end_of_the_lease() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let client = proxy.http().build().unwrap();
+    let lease = soon(client.lock("k").ttl(TTL).acquire()).await.unwrap();
+    proxy.swallow();
+    let error = soon(lease.release()).await.unwrap_err();
+    assert!(matches!(error, Error::Interrupted(_)), "{error}");
+}
