@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::api_key::ApiKey;
+use crate::background::Background;
 use crate::client::Inner;
 use crate::endpoint::Endpoint;
 use crate::tls::{self, Trust};
@@ -93,6 +94,7 @@ impl ClientBuilder {
             url: self.url,
             retry: self.retry,
             timeout: self.timeout,
+            background: Background::default(),
         }))
     }
 

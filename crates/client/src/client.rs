@@ -8,8 +8,10 @@ use forrst_protocol::{ExtensionRequest, RawObject, Request, RequestId, Response,
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use tokio::time::{Instant, timeout_at};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::background::Background;
 use crate::transport::Transport;
 use crate::wire_duration::millis;
 use crate::{Acquire, Call, ClientBuilder, Error, Failure, Locks, Retry};
@@ -25,6 +27,7 @@ pub(crate) struct Inner {
     pub(crate) transport: Transport,
     pub(crate) retry: Retry,
     pub(crate) timeout: Duration,
+    pub(crate) background: Background,
 }
 
 impl Client {
@@ -82,6 +85,25 @@ impl Client {
     /// Locks by their full keys: status, list, release and extend.
     pub fn locks(&self) -> Locks {
         Locks::new(self.clone())
+    }
+
+    /// Waits until nothing is done in the background any more, for so long at most, and says whether that is so.
+    ///
+    /// An acquisition that is given up and a [`Lease`](crate::Lease) that is dropped go on giving back what they may have been
+    /// granted. A program that ends before that is done leaves locks to their expiry: call this at its end.
+    pub async fn settle(&self, limit: Duration) -> bool {
+        timeout(limit, self.inner.background.is_done())
+            .await
+            .is_ok()
+    }
+
+    /// Does something that nobody waits for, but [`settle`](Self::settle).
+    pub(crate) fn in_background(
+        &self,
+        runtime: &Handle,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.inner.background.spawn(runtime, work);
     }
 
     pub(crate) fn retry(&self) -> &Retry {

@@ -19,6 +19,9 @@ use crate::acquire::Grant;
 use crate::tries::{Repeat, Tries};
 use crate::{Client, Error, Fence, Held, Retry};
 
+/// How long a release in the background is tried at least.
+const LAST_TRY: Duration = Duration::from_secs(2);
+
 /// A lock that is held here and renews itself.
 ///
 /// Whether it is still held is decided by this machine's monotonic clock alone: a lease ends here no later than on the server,
@@ -205,14 +208,12 @@ impl Drop for Lease {
         if !self.is_ours {
             return;
         }
-        let retry = Retry::default()
-            .attempts(u32::MAX)
-            .first_pause(Duration::from_millis(50))
-            .longest_pause(Duration::from_secs(1))
-            .within(self.remaining());
-        let mut tries = Tries::start(retry, Repeat::Always, None);
+        // What is over here may last longer on the server, so it is tried once at least.
+        let time = self.remaining().max(LAST_TRY);
+        let until = Instant::now().checked_add(time);
+        let mut tries = Tries::start(Retry::in_background(time), Repeat::Always, until);
         let (client, held) = (self.client.clone(), self.held.clone());
-        self.runtime.spawn(async move {
+        self.client.in_background(&self.runtime, async move {
             if let Err(error) = release(&client, &held, &mut tries).await {
                 tracing::debug!(%error, "a lease that was dropped could not be released");
             }

@@ -39,6 +39,7 @@
 
 mod acquire;
 mod api_key;
+mod background;
 mod builder;
 mod call;
 mod client;

@@ -77,6 +77,15 @@ impl Retry {
         self
     }
 
+    /// For what nobody waits for, as long as it is of use.
+    pub(crate) fn in_background(time: Duration) -> Self {
+        Self::default()
+            .attempts(u32::MAX)
+            .first_pause(Duration::from_millis(50))
+            .longest_pause(Duration::from_secs(1))
+            .within(time)
+    }
+
     /// The pause after so many failed tries: half of it is certain, the other half random.
     pub(crate) fn backoff(&self, failed: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(failed.saturating_sub(1));
