@@ -1,5 +1,6 @@
 //! Taking a lock for work that runs here.
 
+mod doubt;
 mod withdrawal;
 
 use std::time::Duration;
@@ -8,6 +9,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use self::doubt::Doubt;
 use self::withdrawal::Withdrawal;
 use crate::clock::Moment;
 use crate::locks::ACQUIRE;
@@ -125,6 +127,7 @@ impl Acquire {
 
     async fn granted(self) -> Result<Grant, Error> {
         let random = || uuid::Uuid::new_v4().to_string();
+        let is_owner_unique = self.owner.is_none();
         let arguments = Arguments {
             key: self.key,
             function: self.function,
@@ -137,21 +140,18 @@ impl Acquire {
             .deadline
             .and_then(|time| Instant::now().checked_add(time));
         let span = tracing::info_span!("forrst.acquire", attempt = arguments.attempt);
-        let withdrawal = Withdrawal::arm(self.client.clone(), arguments.clone());
+        let withdrawal =
+            Withdrawal::unarmed(self.client.clone(), arguments.clone(), is_owner_unique);
         let acquisition = Acquisition {
             client: self.client,
             arguments,
             deadline,
             tries: Tries::start(self.retry, Repeat::Always, deadline),
             wait: Wait::start(self.wait),
-            possibly_since: None,
+            doubt: Doubt::default(),
+            withdrawal,
         };
-        let granted = acquisition.run().instrument(span).await;
-        match &granted {
-            Err(error) if may_be_held(error) => {}
-            _ => withdrawal.disarm(),
-        }
-        granted
+        acquisition.run().instrument(span).await
     }
 }
 
@@ -162,8 +162,9 @@ struct Acquisition {
     deadline: Option<Instant>,
     tries: Tries,
     wait: Wait,
-    /// Before the first request was sent of those that may have brought the lease.
-    possibly_since: Option<Moment>,
+    /// About the tries that are over.
+    doubt: Doubt,
+    withdrawal: Withdrawal,
 }
 
 impl Acquisition {
@@ -174,9 +175,6 @@ impl Acquisition {
                 Err(error) => error,
             };
             let was_contended = is_contended(&error);
-            if was_contended || matches!(error, Error::Unreachable(_) | Error::RateLimited(_)) {
-                self.possibly_since = None;
-            }
             self.tries.after(error).await?;
             if was_contended {
                 self.wait.restart();
@@ -187,19 +185,22 @@ impl Acquisition {
     async fn ask(&mut self) -> Result<Grant, Error> {
         self.arguments.block = self.wait.left().map(millis);
         let patience = self.client.patience(self.deadline, self.wait.left());
-        let since = *self.possibly_since.get_or_insert_with(Moment::now);
+        let sent = Moment::now();
+        // Whoever stops waiting now does not learn of the answer.
+        self.withdrawal.arm();
         let asked = self.client.ask_once(ACQUIRE, &self.arguments, patience);
-        let held = asked.await?;
+        let asked = asked.await;
+        let since = self.doubt.since.unwrap_or(sent);
+        self.doubt = match &asked {
+            Ok(_) => Doubt::default(),
+            Err(error) => self.doubt.after(sent, error),
+        };
+        if !self.doubt.is_held_perhaps {
+            self.withdrawal.disarm();
+        }
+        let held = asked?;
         Ok(Grant { held, since })
     }
-}
-
-/// Whether the server may have granted the lock all the same, or still have the request in its queue.
-fn may_be_held(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Interrupted(_) | Error::DeadlineExceeded(None) | Error::Protocol(_)
-    )
 }
 
 /// What the function `acquire` is told.
@@ -213,4 +214,14 @@ struct Arguments {
     ttl: forrst_protocol::Duration,
     #[serde(skip_serializing_if = "Option::is_none")]
     block: Option<forrst_protocol::Duration>,
+}
+
+impl Arguments {
+    /// The name of the lock, as servers make it up.
+    fn full_key(&self) -> String {
+        match &self.function {
+            Some(function) => format!("lock:{function}:{}", self.key),
+            None => format!("lock:{}", self.key),
+        }
+    }
 }

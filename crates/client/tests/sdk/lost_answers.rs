@@ -2,8 +2,11 @@
 
 use forrst_client::{Error, Lock, Retry};
 
-use crate::host::{Host, Receipt, charge, ms, soon};
+use serde_json::json;
+
+use crate::host::{Host, Receipt, charge, ms, soon, until};
 use crate::proxy::Proxy;
+use crate::raw_server::{RawServer, Reply};
 
 #[tokio::test]
 async fn a_call_whose_answer_was_lost_is_not_made_twice() {
@@ -102,6 +105,103 @@ async fn a_lease_that_came_by_a_repeated_request_is_not_trusted_for_longer_than_
         lease.held_until() <= start + ttl + ms(250),
         "counted from the first"
     );
+}
+
+/// One that is refused says nothing about the one before it, which may have been granted.
+#[tokio::test]
+async fn a_refused_try_does_not_make_the_lease_of_the_first_younger() {
+    let granted = json!({
+        "key": "k", "acquired": true, "owner": "me", "scope": "global", "full_key": "lock:k",
+        "expires_at": "2099-01-01T00:00:00.000Z", "fence": "000000000000001",
+    });
+    let server = RawServer::start(move |before| match before {
+        0 => Reply::HangUp,
+        1 => Reply::error("RATE_LIMITED", &json!({})),
+        _ => Reply::success(&granted),
+    })
+    .await;
+    let slow = Retry::default()
+        .first_pause(ms(1_200))
+        .longest_pause(ms(1_200));
+    let ttl = ms(60_000);
+    let start = tokio::time::Instant::now();
+    let acquire = server.client().lock("k").ttl(ttl).retry(slow).acquire();
+    let lease = soon(acquire).await.unwrap();
+    assert_eq!(server.received().len(), 3);
+    assert!(
+        lease.held_until() <= start + ttl + ms(500),
+        "counted from the first"
+    );
+    lease.keep();
+}
+
+#[tokio::test]
+async fn an_acquisition_that_was_refused_at_last_gives_back_what_it_got_at_first() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let slow = Retry::default().first_pause(ms(3_000)).attempts(2);
+    let client = proxy.http().build().unwrap();
+    proxy.lose_answers(1);
+    let acquiring = tokio::spawn(client.lock("k").retry(slow).acquire());
+    until("the answer is lost", || proxy.lost() == 1).await;
+    soon(proxy.refuse()).await;
+    let error = soon(acquiring).await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error}");
+    soon(proxy.let_in()).await;
+    host.until_free("lock:k").await;
+}
+
+#[tokio::test]
+async fn an_acquisition_none_of_whose_answers_arrive_leaves_nothing_behind() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let client = proxy.http().build().unwrap();
+    proxy.lose_answers(usize::MAX);
+    let acquire = client.lock("k").ttl(ms(600_000)).retry(Retry::never());
+    soon(acquire.acquire()).await.unwrap_err();
+    host.until_free("lock:k").await;
+}
+
+/// An owner of one's own choosing may hold the lock by another attempt.
+#[tokio::test]
+async fn what_is_withdrawn_is_not_somebody_elses_of_the_same_owner() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let held = soon(host.http().lock("k").owner("me").hold())
+        .await
+        .unwrap();
+    let client = proxy.http().build().unwrap();
+    proxy.lose_answers(3);
+    let acquire = client.lock("k").owner("me").retry(Retry::never());
+    soon(acquire.acquire()).await.unwrap_err();
+    assert!(soon(client.settle(ms(20_000))).await);
+    let status = host.http().locks().status("lock:k").await.unwrap().unwrap();
+    assert_eq!(status.fence, held.fence);
+}
+
+#[tokio::test]
+async fn a_program_can_wait_until_everything_is_given_back() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let client = proxy.http().retry(Retry::never()).build().unwrap();
+    assert!(
+        soon(client.settle(ms(20_000))).await,
+        "nothing is to be done"
+    );
+    proxy.lose_answers(1);
+    soon(client.lock("k").acquire()).await.unwrap_err();
+    assert!(soon(client.settle(ms(20_000))).await);
+    let locks = host.http().locks();
+    assert_eq!(locks.status("lock:k").await.unwrap(), None);
+
+    drop(soon(client.lock("k").acquire()).await.unwrap());
+    assert!(soon(client.settle(ms(20_000))).await);
+    assert_eq!(locks.status("lock:k").await.unwrap(), None);
+
+    let lease = soon(client.lock("k").acquire()).await.unwrap();
+    proxy.swallow();
+    drop(lease);
+    assert!(!soon(client.settle(ms(50))).await, "nobody answers");
 }
 
 #[tokio::test]

@@ -29,6 +29,8 @@ pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     mode: Arc<Mutex<Mode>>,
     cut: watch::Sender<u64>,
+    wants_callers: watch::Sender<bool>,
+    listens: watch::Receiver<bool>,
     connections: Arc<AtomicUsize>,
     lost: Arc<AtomicUsize>,
 }
@@ -40,29 +42,52 @@ impl Proxy {
 
     pub(crate) async fn to_address(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let wants_callers = watch::Sender::new(true);
+        let (listening, listens) = watch::channel(true);
         let proxy = Self {
             address: listener.local_addr().unwrap(),
             mode: Arc::new(Mutex::new(Mode::Pass)),
             cut: watch::Sender::new(0),
+            wants_callers: wants_callers.clone(),
+            listens,
             connections: Arc::default(),
             lost: Arc::default(),
         };
         let (mode, cut) = (proxy.mode.clone(), proxy.cut.clone());
         let (connections, lost) = (proxy.connections.clone(), proxy.lost.clone());
+        let address = proxy.address;
         tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                if *mode.lock().unwrap() == Mode::Cut {
-                    continue;
-                }
-                connections.fetch_add(1, Ordering::SeqCst);
-                let (mode, lost) = (mode.clone(), lost.clone());
-                let mut is_cut = cut.subscribe();
-                tokio::spawn(async move {
-                    tokio::select! {
-                        () = connect(client, target, &mode, &lost) => {}
-                        _ = is_cut.changed() => {}
+            let mut wanted = wants_callers.subscribe();
+            let mut listener = Some(listener);
+            loop {
+                let callers = match listener.take() {
+                    Some(listener) => listener,
+                    None => TcpListener::bind(address).await.unwrap(),
+                };
+                listening.send_replace(true);
+                let serve = async {
+                    while let Ok((client, _)) = callers.accept().await {
+                        if *mode.lock().unwrap() == Mode::Cut {
+                            continue;
+                        }
+                        connections.fetch_add(1, Ordering::SeqCst);
+                        let (mode, lost) = (mode.clone(), lost.clone());
+                        let mut is_cut = cut.subscribe();
+                        tokio::spawn(async move {
+                            tokio::select! {
+                                () = connect(client, target, &mode, &lost) => {}
+                                _ = is_cut.changed() => {}
+                            }
+                        });
                     }
-                });
+                };
+                tokio::select! {
+                    () = serve => {}
+                    _ = wanted.wait_for(|wanted| !wanted) => {}
+                }
+                drop(callers);
+                listening.send_replace(false);
+                wanted.wait_for(|wanted| *wanted).await.unwrap();
             }
         });
         proxy
@@ -95,6 +120,20 @@ impl Proxy {
     pub(crate) fn cut(&self) {
         self.set(Mode::Cut);
         self.cut.send_modify(|count| *count += 1);
+    }
+
+    /// Nobody is let in from now on, and nobody listens.
+    pub(crate) async fn refuse(&self) {
+        self.wants_callers.send_replace(false);
+        let mut listens = self.listens.clone();
+        listens.wait_for(|listens| !listens).await.unwrap();
+    }
+
+    /// As before.
+    pub(crate) async fn let_in(&self) {
+        self.wants_callers.send_replace(true);
+        let mut listens = self.listens.clone();
+        listens.wait_for(|listens| *listens).await.unwrap();
     }
 
     fn set(&self, mode: Mode) {
@@ -190,5 +229,21 @@ async fn the_proxy_passes_and_loses_what_it_is_told_to() {
     proxy.cut();
     soon(client.ping()).await.unwrap_err();
     proxy.pass();
+    soon(client.ping()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_proxy_lets_nobody_in_while_it_is_told_to() {
+    let host = Host::start().await;
+    let proxy = Proxy::to(&host).await;
+    let builder = proxy.http().retry(forrst_client::Retry::never());
+    let client = builder.build().unwrap();
+    soon(proxy.refuse()).await;
+    let error = soon(client.ping()).await.unwrap_err();
+    assert!(
+        matches!(error, forrst_client::Error::Unreachable(_)),
+        "{error}"
+    );
+    soon(proxy.let_in()).await;
     soon(client.ping()).await.unwrap();
 }

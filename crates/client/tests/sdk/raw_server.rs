@@ -25,6 +25,8 @@ pub(crate) enum Reply {
     Http(u16, &'static str),
     /// Nothing, for ever.
     Silence,
+    /// The end of the connection.
+    HangUp,
 }
 
 impl Reply {
@@ -84,6 +86,7 @@ async fn serve(
         };
         let (status, body) = match reply(before) {
             Reply::Silence => std::future::pending().await,
+            Reply::HangUp => return,
             Reply::Http(status, body) => (status, body.to_owned()),
             Reply::Forrst(mut answer) => {
                 answer["protocol"] = json!({"name": "forrst", "version": "0.1.0"});
