@@ -1,5 +1,7 @@
 //! Which server to talk to.
 
+use std::time::Duration;
+
 use clap::Args;
 use forrst_client::{Client, ClientBuilder};
 use forrst_protocol::RawObject;
@@ -7,6 +9,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::error::CommandError;
+
+/// How long a command goes on giving back what it may have been granted, before it ends.
+const SETTLING: Duration = Duration::from_secs(2);
 
 /// What every command that talks to a server can be told.
 #[derive(Args, Clone)]
@@ -63,6 +68,11 @@ impl Connection {
     pub(crate) fn failed(&self, error: forrst_client::Error) -> CommandError {
         CommandError::of_client(&self.url, error)
     }
+}
+
+/// Waits until the client has given back what it was granted and has no use for: with this process that would end, too.
+pub(crate) async fn settle(client: &Client) -> bool {
+    client.settle(SETTLING).await
 }
 
 /// Arguments to send.

@@ -16,12 +16,12 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
-use forrst_client::{Error, Lease};
+use forrst_client::{Client, Error, Lease};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, settle};
 use crate::error::CommandError;
 use crate::exit;
-use crate::output::complain;
+use crate::output::{complain, plain};
 use crate::time;
 use guarded::Guarded;
 use plan::{OnLost, Plan};
@@ -103,45 +103,74 @@ const SHORTEST_TTL: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
     let plan = arguments.plan()?;
+    let client = arguments.connection.client()?;
     let mut signals = Signals::listen()
         .map_err(|error| CommandError::local(format!("signals cannot be minded: {error}")))?;
-    let lease = tokio::select! {
-        lease = arguments.acquire() => lease?,
-        signal = signals.end() => return Ok(exit::by_signal(signal.as_raw())),
-    };
-    tokio::select! {
-        ready = arguments.is_ready(&lease, plan) => ready?,
-        signal = signals.end() => {
-            release(lease).await;
-            return Ok(exit::by_signal(signal.as_raw()));
-        }
+    let outcome = arguments.run(&client, plan, &mut signals).await;
+    if !settle(&client).await {
+        let key = plain(&arguments.key);
+        complain(&format!(
+            "warning: the lock {key} was perhaps not released, and ends by itself: the server does not answer\n"
+        ));
     }
-    let variables = [
-        ("FORRST_LOCK_KEY", lease.full_key().to_owned()),
-        ("FORRST_LOCK_OWNER", lease.owner().to_owned()),
-        ("FORRST_LOCK_FENCE", lease.fence().to_string()),
-    ];
-    let limits = supervision::limits(&plan, &lease);
-    let guarded = Guarded::start(&arguments.command, &variables, plan.grace, limits);
-    let mut guarded = guarded.map_err(|error| {
-        CommandError::local(format!("the command cannot be guarded: {error}"))
-            .exiting(exit::INTERNAL)
-    })?;
-    let outcome = Supervision {
-        plan,
-        lease: &lease,
-        guarded: &mut guarded,
-        signals: &mut signals,
-        limits,
-        terminal: Terminal::find(),
-    };
-    let outcome = outcome.run().await;
-    guarded.bury();
-    release(lease).await;
-    arguments.conclude(outcome)
+    outcome
 }
 
 impl RunArguments {
+    /// From asking for the lock to giving it back.
+    async fn run(
+        &self,
+        client: &Client,
+        plan: Plan,
+        signals: &mut Signals,
+    ) -> Result<u8, CommandError> {
+        let lease = tokio::select! {
+            lease = self.acquire(client) => lease?,
+            signal = signals.end() => return Ok(exit::by_signal(signal.as_raw())),
+        };
+        tokio::select! {
+            ready = self.is_ready(&lease, plan) => ready?,
+            signal = signals.end() => {
+                release(lease, signals).await;
+                return Ok(exit::by_signal(signal.as_raw()));
+            }
+        }
+        let outcome = self.supervise(&lease, plan, signals).await;
+        release(lease, signals).await;
+        self.conclude(outcome?)
+    }
+
+    /// From the start of the command to its end.
+    async fn supervise(
+        &self,
+        lease: &Lease,
+        plan: Plan,
+        signals: &mut Signals,
+    ) -> Result<Outcome, CommandError> {
+        let variables = [
+            ("FORRST_LOCK_KEY", lease.full_key().to_owned()),
+            ("FORRST_LOCK_OWNER", lease.owner().to_owned()),
+            ("FORRST_LOCK_FENCE", lease.fence().to_string()),
+        ];
+        let limits = supervision::limits(&plan, lease);
+        let guarded = Guarded::start(&self.command, &variables, plan.grace, limits);
+        let mut guarded = guarded.map_err(|error| {
+            CommandError::local(format!("the command cannot be guarded: {error}"))
+                .exiting(exit::INTERNAL)
+        })?;
+        let supervision = Supervision {
+            plan,
+            lease,
+            guarded: &mut guarded,
+            signals,
+            limits,
+            terminal: Terminal::find(),
+        };
+        let outcome = supervision.run().await;
+        guarded.bury();
+        Ok(outcome)
+    }
+
     fn plan(&self) -> Result<Plan, CommandError> {
         if self.ttl < SHORTEST_TTL {
             return Err(CommandError::usage(
@@ -166,8 +195,7 @@ impl RunArguments {
         })
     }
 
-    async fn acquire(&self) -> Result<Lease, CommandError> {
-        let client = self.connection.client()?;
+    async fn acquire(&self, client: &Client) -> Result<Lease, CommandError> {
         let mut lock = client.lock(&self.key).ttl(self.ttl);
         if let Some(block) = self.block {
             lock = lock.wait(block);
@@ -230,12 +258,19 @@ impl RunArguments {
 }
 
 /// Gives the lock back. The command has ended either way, so what goes wrong here is only told.
-async fn release(lease: Lease) {
-    let full_key = lease.full_key().to_owned();
-    match lease.release().await {
-        Ok(()) | Err(Error::Lost(_)) => {}
-        Err(error) => complain(&format!(
+///
+/// A server that does not answer is not waited for by whoever wants to end: then it goes on in the background for a moment.
+async fn release(lease: Lease, signals: &mut Signals) {
+    let full_key = plain(lease.full_key());
+    let released = tokio::select! {
+        released = lease.release() => released,
+        _ = signals.end() => return,
+    };
+    if let Err(error) = released
+        && error.failure().is_some()
+    {
+        complain(&format!(
             "warning: {full_key} was not released, and ends by itself: {error}\n"
-        )),
+        ));
     }
 }

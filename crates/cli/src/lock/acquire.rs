@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, settle};
 use crate::error::CommandError;
 use crate::output::{ServerTime, in_time, plain, print, print_value};
 use crate::time;
@@ -64,10 +64,9 @@ pub(super) async fn run(arguments: AcquireArguments) -> Result<(), CommandError>
     if let Some(function) = &arguments.function {
         lock = lock.function(function);
     }
-    let held = lock
-        .hold()
-        .await
-        .map_err(|error| arguments.connection.failed(error))?;
+    let held = lock.hold().await;
+    settle(&client).await;
+    let held = held.map_err(|error| arguments.connection.failed(error))?;
     let expires_at = ServerTime::from(held.expires_at);
     if arguments.json {
         print_value(&json!({

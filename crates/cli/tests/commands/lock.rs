@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::forrst::Forrst;
+use crate::link::Link;
 use crate::server::Server;
 use crate::shown;
 
@@ -49,6 +50,21 @@ fn a_lock_from_its_taking_to_its_release() {
     forrst(&release)
         .check(1)
         .complains(&["LOCK_ALREADY_RELEASED"]);
+}
+
+#[test]
+fn an_acquisition_that_was_never_answered_leaves_no_lock() {
+    let server = Server::start();
+    let link = Link::to(&server);
+    let status = ["lock", "status", "k", "--json"];
+    // As often as it is tried, and for ever.
+    for lost in [4, usize::MAX] {
+        link.lose_answers(lost);
+        let url = link.url();
+        let acquire = ["lock", "acquire", "k", "--ttl", "10m", "--url", &url];
+        Forrst::alone(&acquire).run().check(69);
+        assert_eq!(Forrst::new(&server, &status).json()["locked"], false);
+    }
 }
 
 #[test]

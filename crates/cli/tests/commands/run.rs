@@ -6,4 +6,5 @@ mod loss;
 mod parent;
 mod process;
 mod signals;
+mod silence;
 mod terminal;

@@ -43,6 +43,10 @@ impl Server {
         format!("http://{}", self.address)
     }
 
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// SIGKILL. Returns when it is gone.
     pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {

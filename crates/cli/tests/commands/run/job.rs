@@ -29,9 +29,15 @@ pub(crate) struct Job {
 impl Job {
     /// `forrst run --key k` with these flags, and a script for bash.
     pub(crate) fn start(server: &Server, flags: &[&str], script: &str) -> Self {
+        Self::start_at(&server.url(), flags, script)
+    }
+
+    /// The same, with a server that is reached in another way.
+    pub(crate) fn start_at(url: &str, flags: &[&str], script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let arguments = [&["run", "--key", "k"], flags, &["--", "bash", "-c", script]].concat();
-        let running = Forrst::new(server, &arguments)
+        let running = Forrst::alone(&arguments)
+            .variable("FORRST_URL", url)
             .folder(folder.path())
             .start();
         Self { folder, running }
