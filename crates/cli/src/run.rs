@@ -48,7 +48,7 @@ use terminal::Terminal;
     after_help = "\
 Examples:
   forrst run --key export:orders -- ./export.sh
-  forrst run --key export:orders --ttl 1m --block 10m -- ./export.sh --all
+  forrst run --key export:orders --ttl 1m --block 5m -- ./export.sh --all
   forrst run --key deploy -- sh -c 'echo \"fence $FORRST_LOCK_FENCE\"'
 
 Exit codes: that of the command, 128+n when signal n ended it, 127 when there is
