@@ -83,7 +83,7 @@ impl Supervision<'_> {
         match report {
             Some(Report::Ready(number)) => {
                 state.group = Group::numbered(number);
-                if let Some(group) = state.group {
+                if let Some(group) = state.group.filter(|_| self.terminal.is_input()) {
                     self.terminal.lend(group);
                 }
                 self.guarded.order(Order::Begin).await;
@@ -104,16 +104,30 @@ impl Supervision<'_> {
         None
     }
 
-    /// Lets a stopped command go on, with the terminal.
-    fn hand_over(&mut self, group: Option<Group>) {
+    /// Lets a stopped command go on, with the terminal where it is the one that reads from it.
+    fn resume(&mut self, group: Option<Group>) {
         if let Some(group) = group {
-            self.terminal.lend(group);
+            if self.terminal.is_input() {
+                self.terminal.lend(group);
+            }
             group.signal(Signal::CONT.as_raw());
         }
     }
 
+    /// Lends the terminal to a command that was stopped because it wanted it. Whether there was one to be lent.
+    fn lend_to(&mut self, group: Option<Group>) -> bool {
+        let is_lent = group.is_some_and(|group| self.terminal.lend(group));
+        if is_lent && let Some(group) = group {
+            group.signal(Signal::CONT.as_raw());
+        }
+        is_lent
+    }
+
     /// What stops a command from the terminal is meant for the job as the shell sees it, which is this process.
     fn stop_too(&mut self, signal: i32, state: &mut State) {
+        if signal != Signal::TSTP.as_raw() && self.lend_to(state.group) {
+            return;
+        }
         let from_terminal = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
         let is_from_terminal = from_terminal.iter().any(|one| one.as_raw() == signal);
         if is_from_terminal && (self.terminal.is_there() || state.is_asked_to_stop) {
@@ -125,7 +139,7 @@ impl Supervision<'_> {
 
     async fn pass_on(&mut self, signal: Signal, state: &mut State) {
         match signal {
-            Signal::CONT => self.hand_over(state.group),
+            Signal::CONT => self.resume(state.group),
             signal => {
                 state.is_asked_to_stop |= signal == Signal::TSTP;
                 self.guarded.order(Order::Signal(signal.as_raw())).await;

@@ -65,3 +65,36 @@ fn the_terminal_is_given_back() {
     shell.until_shown("read this");
     assert_eq!(shell.wait(), Some(0), "{}", shell.screen());
 }
+
+/// As what asks for a password does, in a pipeline.
+#[test]
+fn it_reads_from_the_terminal_also_where_its_input_is_something_else() {
+    let server = Server::start();
+    let script = format!(
+        "echo data | {FORRST} run --key k --ttl 1h -- bash -c 'read piped; read -p \"name? \" name </dev/tty; echo \"$piped for $name\"'
+        read -p 'more? ' line; echo \"read $line\""
+    );
+    let mut shell = AtTerminal::start_program("bash", &["-c", &script], &server.url());
+    shell.until_shown("name? ");
+    shell.types("world\n");
+    shell.until_shown("data for world");
+    shell.until_shown("more? ");
+    shell.types("this\n");
+    shell.until_shown("read this");
+    assert_eq!(shell.wait(), Some(0), "{}", shell.screen());
+}
+
+/// What stands before or behind it in a pipeline may ask there, too.
+#[test]
+fn the_terminal_is_not_taken_from_others_before_it_is_wanted() {
+    let server = Server::start();
+    let script = format!(
+        "(read -p 'name? ' name </dev/tty; echo \"$name\") | {FORRST} run --key k --ttl 1h -- bash -c 'echo started; read piped; echo \"hello $piped\"'"
+    );
+    let mut shell = AtTerminal::start_program("bash", &["-c", &script], &server.url());
+    shell.until_shown("name? ");
+    shell.until_shown("started");
+    shell.types("world\n");
+    shell.until_shown("hello world");
+    assert_eq!(shell.wait(), Some(0), "{}", shell.screen());
+}
