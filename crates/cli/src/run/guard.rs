@@ -157,7 +157,7 @@ impl Guard {
                 Ok(Event::Order(Order::Lease(_))) | Err(RecvTimeoutError::Timeout) => {}
                 Ok(Event::Order(Order::Begin)) => self.begin(),
                 Ok(Event::Order(Order::End(limits))) => self.end(limits),
-                Ok(Event::Order(Order::Signal(number))) => self.group.signal(number),
+                Ok(Event::Order(Order::Signal(number))) => self.pass_on(number),
                 Ok(Event::Abandoned) => self.end(Limits {
                     terminate_at: None,
                     kill_at: Some(Moment::now().after(self.grace)),
@@ -174,6 +174,17 @@ impl Guard {
     fn begin(&mut self) {
         self.has_begun = true;
         self.group.signal(Signal::CONT.as_raw());
+    }
+
+    /// What asks the command to end is heard by it only when it runs.
+    fn pass_on(&self, number: i32) {
+        self.group.signal(number);
+        let asks_to_end = [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT];
+        let is_asked = asks_to_end.iter().any(|signal| signal.as_raw() == number);
+        // Before it has begun, it is stopped for a reason of ours.
+        if is_asked && self.has_begun {
+            self.group.signal(Signal::CONT.as_raw());
+        }
     }
 
     fn keep_limits(&mut self) {

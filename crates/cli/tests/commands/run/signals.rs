@@ -1,6 +1,6 @@
 //! Signals reach the command.
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::job::{Job, PATIENT, status};
 use super::process::is_stopped;
@@ -41,6 +41,27 @@ fn a_command_that_a_passed_on_signal_ends_is_told_so() {
     job.pid("pid");
     job.signal(Signal::HUP);
     job.wait().check(129);
+}
+
+/// It is stopped by somebody else, so `forrst run` does not know of it.
+#[test]
+fn a_stopped_command_hears_that_it_is_to_end() {
+    let server = Server::start();
+    for (signal, name, code) in [
+        (Signal::TERM, "TERM", 5),
+        (Signal::HUP, "HUP", 6),
+        (Signal::INT, "INT", 7),
+        (Signal::QUIT, "QUIT", 8),
+    ] {
+        let script =
+            format!("trap 'exit {code}' {name}; echo $$ > pid; while :; do sleep 0.02; done");
+        let job = Job::start(&server, &["--ttl", "1h"], &script);
+        let child = job.pid("pid");
+        kill_process(Pid::from_raw(child).unwrap(), Signal::STOP).unwrap();
+        until("the command stops", || is_stopped(child));
+        job.signal(signal);
+        job.wait().check(code);
+    }
 }
 
 #[test]
