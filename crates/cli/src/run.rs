@@ -1,5 +1,6 @@
 //! `forrst run`: a command under a lock.
 
+mod descendants;
 mod group;
 pub(crate) mod guard;
 mod guarded;
@@ -37,8 +38,11 @@ use terminal::Terminal;
 ///
 /// When the lock is lost, the command and all that it has started get SIGTERM,
 /// and SIGKILL before anybody else can have the lock: also when this process is
-/// stopped or killed. What the command leaves behind in its process group
-/// has a second to end; then it is killed, and the lock released.
+/// stopped or killed. (On other systems than Linux, its process group does.)
+///
+/// When the command has ended, what it leaves behind in its process group has a
+/// second to end; then it is killed, and the lock released. A daemon, which has a
+/// session of its own, is left alone.
 ///
 /// Signals are passed on to the command. Stopped with ^Z for longer than the
 /// ttl, it loses its lock, and its life.
@@ -152,6 +156,8 @@ impl RunArguments {
             ("FORRST_LOCK_OWNER", lease.owner().to_owned()),
             ("FORRST_LOCK_FENCE", lease.fence().to_string()),
         ];
+        // Where the guard is killed, they come to us.
+        descendants::adopt();
         let limits = supervision::limits(&plan, lease);
         let guarded = Guarded::start(&self.command, &variables, plan.grace, limits);
         let mut guarded = guarded.map_err(|error| {

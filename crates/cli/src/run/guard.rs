@@ -14,8 +14,10 @@ use std::time::Duration;
 
 use clap::Args;
 use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
 use rustix::process::{Pid, Signal, WaitIdOptions};
 
+use super::descendants;
 use super::group::Group;
 use super::guarded::this_program;
 use super::link;
@@ -43,6 +45,7 @@ pub(crate) struct GuardArguments {
 pub(crate) fn run(arguments: &GuardArguments) -> io::Result<()> {
     // Whoever signals every process called `forrst` means the one that people see, which passes it on.
     let usual = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    descendants::adopt();
     let socket = link::of_the_guard()?;
     let Some((orders, limits, stdin)) = link::first_order(&socket)? else {
         return Ok(());
@@ -151,6 +154,7 @@ impl Guard {
     fn mind(&mut self, events: &Receiver<Event>) {
         loop {
             self.keep_limits();
+            self.bury_adopted();
             let nap = self.limits.next().map_or(LONGEST_NAP, Moment::remaining);
             match events.recv_timeout(nap.min(LONGEST_NAP)) {
                 Ok(Event::Order(Order::Lease(limits))) if !self.is_ending => self.limits = limits,
@@ -194,7 +198,7 @@ impl Guard {
             self.end(self.limits);
         }
         if has_come(self.limits.kill_at) {
-            self.group.kill();
+            self.kill();
             // Once is enough unless a process was just being born: then in a moment again.
             self.limits.kill_at = Some(Moment::now().after(LONGEST_NAP));
         }
@@ -210,8 +214,34 @@ impl Guard {
             kill_at: earliest.into_iter().flatten().min(),
         };
         if is_new && !self.limits.kill_at.is_some_and(Moment::has_come) {
+            let outside = descendants::outside(Some(self.group), None);
             self.group.terminate();
+            for signal in [Signal::TERM, Signal::CONT] {
+                descendants::send(&outside, signal);
+            }
         }
+    }
+
+    /// Kills the command and all that it has started.
+    fn kill(&self) {
+        self.group.kill();
+        descendants::send(&descendants::outside(Some(self.group), None), Signal::KILL);
+    }
+
+    /// Whether something is left that has to end: of a command that was ended, all that it has started.
+    fn is_left(&self) -> bool {
+        let is_outside = || !descendants::outside(Some(self.group), None).is_empty();
+        self.group.exists() || self.is_ending && is_outside()
+    }
+
+    /// Buries what was left to this process by parents that have ended, but not the command: its body keeps its number.
+    fn bury_adopted(&self) {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let command = self.group.number();
+        while let Ok(status) = waitid(Id::All, flags)
+            && let Some(pid) = status.pid().filter(|pid| pid.as_raw() != command)
+            && waitpid(pid, Some(WaitPidFlag::WNOHANG)).is_ok()
+        {}
     }
 
     /// Buries the command, and waits for what it has left behind: nothing of it works on without the lock.
@@ -222,15 +252,24 @@ impl Guard {
             .limits
             .kill_at
             .map_or(patience, |limit| limit.min(patience));
-        while self.group.exists() {
+        let give_up = kill_at.after(LEFTOVERS);
+        while self.is_left() && !give_up.has_come() {
             if kill_at.has_come() {
-                self.group.kill();
-                break;
+                self.kill_leftovers();
             }
             thread::sleep(Duration::from_millis(10));
+            self.bury_adopted();
         }
         self.tell(&ending(status));
         Ok(())
+    }
+
+    fn kill_leftovers(&self) {
+        if self.is_ending {
+            self.kill();
+        } else {
+            self.group.kill();
+        }
     }
 
     fn tell(&mut self, report: &Report) {

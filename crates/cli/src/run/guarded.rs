@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::Pid;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
@@ -60,6 +61,11 @@ impl Guarded {
     pub(super) async fn report(&mut self) -> Option<Report> {
         let line = self.reports.next_line().await.ok()??;
         read(&line).ok()
+    }
+
+    /// The process that guards.
+    pub(super) fn guard(&self) -> Pid {
+        Pid::from_child(&self.guard)
     }
 
     /// After its last report.

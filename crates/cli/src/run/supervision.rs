@@ -4,6 +4,7 @@ use forrst_client::{Lease, Loss};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
+use super::descendants;
 use super::group::Group;
 use super::guarded::Guarded;
 use super::message::{Order, Report};
@@ -170,6 +171,8 @@ impl Supervision<'_> {
         self.limits.kill_at = None;
         if let Some(group) = group {
             group.kill();
+            let outside = descendants::outside(Some(group), Some(self.guarded.guard()));
+            descendants::send(&outside, Signal::KILL);
         }
     }
 }

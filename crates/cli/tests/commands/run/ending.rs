@@ -1,5 +1,7 @@
 //! From the start to the end of a command that keeps its lock.
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::job::{Job, PATIENT, status};
 use super::process::{group_of, is_alive, parent_of};
 use crate::forrst::{Forrst, until};
@@ -160,4 +162,18 @@ fn what_it_leaves_behind_ends_before_the_release() {
     let script = "exec > >(sleep 0.2; cat); echo the rest";
     let ended = Job::start(&server, &[], script).wait().check(0);
     assert_eq!(ended.output, "the rest\n");
+}
+
+/// Who starts a service under a lock wants it to be there afterwards.
+#[test]
+fn a_daemon_outlives_an_ordinary_end() {
+    let server = Server::start();
+    let script = "setsid bash -c 'echo $$ > daemon; exec sleep 1000' >/dev/null 2>&1 </dev/null &
+        until [ -s daemon ]; do sleep 0.01; done; exit 6";
+    let (ended, folder) = Job::start(&server, &[], script).wait_and_keep();
+    ended.check(6);
+    let daemon = std::fs::read_to_string(folder.path().join("daemon")).unwrap();
+    let daemon: i32 = daemon.trim().parse().unwrap();
+    assert!(is_alive(daemon));
+    kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL).unwrap();
 }

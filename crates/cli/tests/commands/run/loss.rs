@@ -72,6 +72,30 @@ fn what_the_command_has_started_ends_with_it() {
     job.wait().check(76);
 }
 
+/// `timeout` makes a process group of its own, `setsid` a session, and a nested `forrst run` several.
+#[test]
+fn what_has_a_group_of_its_own_ends_with_it_too() {
+    let mut server = Server::durable();
+    let forrst = env!("CARGO_BIN_EXE_forrst");
+    let script = format!(
+        "export FORRST_URL={url}
+        alive() {{ trap '' TERM; echo $BASHPID > $1
+            while :; do echo ${{EPOCHREALTIME/[.,]/}} >> beats; sleep 0.02; done; }}
+        export -f alive
+        setsid bash -c 'alive detached' &
+        timeout 1000 bash -c 'alive timed' &
+        {forrst} run --key other --ttl 1h -- bash -c 'alive nested' &
+        (setsid bash -c 'alive orphan' &)
+        echo $$ > pid; wait",
+        url = server.url()
+    );
+    let job = Job::start(&server, &["--ttl", "6s"], &script);
+    let processes = ["pid", "detached", "timed", "nested", "orphan"].map(|name| job.pid(name));
+    server.restart_elsewhere();
+    check_dead_before_the_next(&job, &server, &processes);
+    job.wait().check(76);
+}
+
 /// The old lease has ended, and its holder is about to learn of it.
 #[test]
 fn a_lock_that_was_taken_away_ends_the_command_at_once() {

@@ -114,6 +114,18 @@ fn without_its_guard_the_command_is_killed_and_the_lock_released() {
     assert_eq!(status(&server)["locked"], false);
 }
 
+#[test]
+fn without_its_guard_what_has_a_group_of_its_own_is_killed_too() {
+    let server = Server::start();
+    let script = format!("setsid bash -c 'echo $$ > detached; exec sleep 1000' & {STUBBORN}");
+    let job = Job::start(&server, &["--ttl", "1h"], &script);
+    let (child, detached) = (job.pid("pid"), job.pid("detached"));
+    kill(parent_of(child), Signal::KILL);
+    until_dead(child);
+    until_dead(detached);
+    job.wait().check(70);
+}
+
 /// As when somebody kills every `forrst` there is: then nobody is left to see it.
 #[test]
 fn with_nobody_left_to_watch_it_the_command_dies_too() {
