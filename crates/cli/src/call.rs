@@ -9,7 +9,7 @@ use forrst_client::{DEFAULT_TTL, Lock};
 use forrst_protocol::{RawObject, Response};
 use serde::Deserialize;
 
-use crate::connection::{Connection, object};
+use crate::connection::Connection;
 use crate::error::CommandError;
 use crate::output::{complain, plain, pretty, print, print_value};
 use crate::time;
@@ -86,7 +86,7 @@ pub(crate) struct CallArguments {
 pub(crate) async fn run(arguments: CallArguments) -> Result<(), CommandError> {
     let client = arguments.connection.client()?;
     let sent = arguments::parse(&arguments.arguments, std::io::stdin())?;
-    let mut call = client.call_raw(&arguments.function, object(&sent)?);
+    let mut call = client.call_raw(&arguments.function, sent);
     if let Some(version) = &arguments.version {
         call = call.version(version);
     }

@@ -1,13 +1,22 @@
 //! What a function is called with, as people type it.
 
+use std::collections::HashSet;
 use std::io::Read;
 
-use serde_json::{Map, Value};
+use forrst_protocol::RawObject;
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::error::CommandError;
 
 /// One JSON object, `-` for one on standard input, or pairs.
-pub(super) fn parse(words: &[String], stdin: impl Read) -> Result<Value, CommandError> {
+///
+/// JSON stays the text that it is: a detour over parsed values would round numbers, and drop members that stand twice,
+/// which the server has something to say about.
+pub(super) fn parse(
+    words: &[String],
+    stdin: impl Read,
+) -> Result<RawObject<'static>, CommandError> {
     match words {
         [only] if only == "-" => whole(stdin),
         [only] if only.trim_start().starts_with(['{', '[']) => object(only),
@@ -15,25 +24,22 @@ pub(super) fn parse(words: &[String], stdin: impl Read) -> Result<Value, Command
     }
 }
 
-fn whole(mut stdin: impl Read) -> Result<Value, CommandError> {
+fn whole(mut stdin: impl Read) -> Result<RawObject<'static>, CommandError> {
     let mut text = String::new();
     let read = stdin.read_to_string(&mut text);
     read.map_err(|error| CommandError::local(format!("standard input cannot be read: {error}")))?;
     object(&text)
 }
 
-fn object(text: &str) -> Result<Value, CommandError> {
-    match serde_json::from_str(text) {
-        Ok(value @ Value::Object(_)) => Ok(value),
-        Ok(_) => Err(CommandError::usage("the arguments must be a JSON object")),
-        Err(error) => Err(CommandError::usage(format!(
-            "the arguments are not JSON: {error}"
-        ))),
-    }
+fn object(text: &str) -> Result<RawObject<'static>, CommandError> {
+    let raw: Box<RawValue> = serde_json::from_str(text)
+        .map_err(|error| CommandError::usage(format!("the arguments are not JSON: {error}")))?;
+    RawObject::try_from(raw).map_err(|_| CommandError::usage("the arguments must be a JSON object"))
 }
 
-fn pairs(words: &[String]) -> Result<Value, CommandError> {
-    let mut arguments = Map::new();
+fn pairs(words: &[String]) -> Result<RawObject<'static>, CommandError> {
+    let mut names = HashSet::new();
+    let mut members = Vec::new();
     for word in words {
         let Some((name, value)) = word.split_once('=').filter(|(name, _)| !name.is_empty()) else {
             let message = format!("`{word}` is neither key=value nor a JSON object");
@@ -41,12 +47,16 @@ fn pairs(words: &[String]) -> Result<Value, CommandError> {
                 CommandError::usage(message).hint("a JSON object stands alone, and begins with {")
             );
         };
-        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
-        if arguments.insert(name.to_owned(), value).is_some() {
+        if !names.insert(name) {
             return Err(CommandError::usage(format!("`{name}` is given twice")));
         }
+        let value = match serde_json::from_str::<&RawValue>(value) {
+            Ok(json) => json.get().to_owned(),
+            Err(_) => Value::from(value).to_string(),
+        };
+        members.push(format!("{}:{value}", Value::from(name)));
     }
-    Ok(Value::Object(arguments))
+    object(&format!("{{{}}}", members.join(",")))
 }
 
 #[cfg(test)]
@@ -54,9 +64,27 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn read(words: &[&str]) -> Result<Value, CommandError> {
+    fn text(words: &[&str]) -> Result<String, CommandError> {
         let words: Vec<String> = words.iter().map(ToString::to_string).collect();
-        parse(&words, r#"{"from": "stdin"}"#.as_bytes())
+        let object = parse(&words, r#"{"from": "stdin"}"#.as_bytes())?;
+        Ok(object.get().to_owned())
+    }
+
+    fn read(words: &[&str]) -> Result<Value, CommandError> {
+        text(words).map(|text| serde_json::from_str(&text).unwrap())
+    }
+
+    #[test]
+    fn json_is_sent_as_it_was_written() {
+        for (words, expected) in [
+            (
+                &["a=12345678901234567890123", "b=1.10", r#"c={"x": 1e400}"#][..],
+                r#"{"a":12345678901234567890123,"b":1.10,"c":{"x": 1e400}}"#,
+            ),
+            (&[r#" {"a": 1.10, "a": 2} "#], r#"{"a": 1.10, "a": 2}"#),
+        ] {
+            assert_eq!(text(words).unwrap(), expected, "{words:?}");
+        }
     }
 
     #[test]

@@ -49,6 +49,15 @@ fn with_json_it_is_the_whole_answer() {
     );
 }
 
+/// Which of the two would count is anybody's guess, so servers refuse it.
+#[test]
+fn a_member_that_stands_twice_is_not_dropped_on_the_way() {
+    let server = Server::start();
+    let call = ["call", "demo.echo", r#"{"amount": 1, "amount": 100}"#];
+    let ended = Forrst::new(&server, &call).run().check(1);
+    ended.complains(&["/call/arguments/amount"]);
+}
+
 #[test]
 fn errors_are_told_in_plain_words_with_their_place() {
     let server = Server::start();
