@@ -124,9 +124,9 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<u8, CommandError> {
     progress.finish();
     let summary = Summary::of(&arguments, started_at.elapsed(), &tally, &load.referee);
     if arguments.json {
-        print_value(&summary);
+        print_value(&summary)?;
     } else {
-        print(&summary.told());
+        print(&summary.told())?;
     }
     let is_fine = summary.violations.count == 0 && summary.granted > 0;
     Ok(if is_fine { 0 } else { exit::FAILED })

@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::connection::Connection;
 use crate::error::CommandError;
+use crate::lock::{check_own_key, release_command};
 use crate::output::{complain, plain, pretty, print, print_value};
 use crate::time;
 
@@ -84,6 +85,9 @@ pub(crate) struct CallArguments {
 }
 
 pub(crate) async fn run(arguments: CallArguments) -> Result<(), CommandError> {
+    if let Some(key) = &arguments.lock {
+        check_own_key(key, Some(&arguments.function))?;
+    }
     let client = arguments.connection.client()?;
     let sent = arguments::parse(&arguments.arguments, std::io::stdin())?;
     let mut call = client.call_raw(&arguments.function, sent);
@@ -96,17 +100,14 @@ pub(crate) async fn run(arguments: CallArguments) -> Result<(), CommandError> {
     let answer = call.response().await;
     let answer = answer.map_err(|error| arguments.connection.failed(error))?;
     if arguments.json {
-        print_value(&answer);
+        print_value(&answer)?;
     }
     if arguments.hold {
         tell_how_to_release(&answer);
     }
     match answer.into_result() {
         Ok(_) if arguments.json => Ok(()),
-        Ok(result) => {
-            print(&format!("{}\n", plain(&pretty(result.get()))));
-            Ok(())
-        }
+        Ok(result) => print(&format!("{}\n", plain(&pretty(result.get())))),
         // The whole answer was printed, so the errors are not to be printed as JSON again.
         Err(errors) => Err(CommandError::of_server(errors.as_slice()).in_words_only()),
     }
@@ -147,7 +148,7 @@ fn tell_how_to_release(answer: &Response) {
         data.deserialize::<Data>().ok()
     });
     if let Some(Data { full_key, owner }) = data {
-        let command = format!("forrst lock release '{full_key}' --owner '{owner}'");
+        let command = release_command(&full_key, &owner);
         complain(&format!(
             "The lock is held. To release it: {}\n",
             plain(&command)

@@ -85,13 +85,13 @@ pub(crate) async fn run(arguments: ConformanceArguments) -> Result<u8, CommandEr
         .map_err(|error| refused(&error))?;
     let counts = report.counts();
     if arguments.json {
-        print_value(&report);
+        print_value(&report)?;
         complain(&format!(
             "{} passed, {} failed\n",
             counts.passed, counts.failed
         ));
     } else {
-        print(&format!("{report}\n"));
+        print(&format!("{report}\n"))?;
     }
     Ok(if counts.failed == 0 { 0 } else { exit::FAILED })
 }

@@ -8,7 +8,7 @@ use forrst_protocol::{ErrorCode, ErrorObject, Source};
 use serde_json::{Value, json};
 
 use crate::exit;
-use crate::output::plain;
+use crate::output::{plain, quoted};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const LABEL: Style = Style::new().bold();
@@ -184,7 +184,7 @@ fn exit_code(code: &ErrorCode) -> u8 {
 /// What to do about it, where the code tells.
 fn hint_about(error: &ErrorObject) -> Option<String> {
     let detail = |name: &str| error.details.as_ref()?.get(name)?.as_str();
-    let lock = detail("full_key").unwrap_or("KEY");
+    let lock = detail("full_key").map_or("KEY".to_owned(), quoted);
     Some(match &error.code {
         ErrorCode::LockAcquisitionFailed => {
             format!("wait for it with --block 10s, or see who holds it: forrst lock status {lock}")

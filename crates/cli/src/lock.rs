@@ -11,6 +11,9 @@ mod status;
 use clap::Subcommand;
 
 use crate::error::CommandError;
+use crate::output::quoted;
+
+pub(crate) use name::check_own_key;
 
 pub(crate) const ABOUT: &str = "\
 See, take, extend and release locks.
@@ -52,6 +55,13 @@ impl LockCommand {
         }
         Ok(0)
     }
+}
+
+/// How a lock is released, to be copied into a shell.
+pub(crate) fn release_command(full_key: &str, owner: &str) -> String {
+    // One word, because an owner may begin with a hyphen.
+    let owner = quoted(&format!("--owner={owner}"));
+    format!("forrst lock release {} {owner}", quoted(full_key))
 }
 
 /// The system function of that name.

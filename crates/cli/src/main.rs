@@ -81,7 +81,8 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             if let Some(json) = error.as_json().filter(|_| wants_json) {
-                output::print_value(&json);
+                // The code says that something is wrong, whether this can be read or not.
+                let _ = output::print_value(&json);
             }
             output::complain(&error.told());
             ExitCode::from(error.exit_code())
@@ -104,7 +105,7 @@ impl Command {
                 return runtime.block_on(bench::run(*arguments));
             }
             Self::Conformance(arguments) => return block_on(conformance::run(*arguments)),
-            Self::Completions(arguments) => completions::run(&arguments),
+            Self::Completions(arguments) => completions::run(&arguments)?,
             Self::Man(arguments) => man::run(&arguments)?,
             Self::Key(command) => command.run().map_err(CommandError::local)?,
             Self::Guard(arguments) => {

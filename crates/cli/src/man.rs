@@ -16,7 +16,7 @@ Examples:
   forrst man lock status | man -l -
   forrst man --out ~/.local/share/man/man1
 
-Exit codes: 0 done, 1 the files cannot be written, 2 wrong usage.")]
+Exit codes: 0 done, 1 it cannot be written, 2 wrong usage.")]
 pub(crate) struct ManArguments {
     /// Of which command, such as `lock status` [default: forrst itself]
     #[arg(value_name = "COMMAND", conflicts_with = "out")]
@@ -48,6 +48,5 @@ pub(crate) fn run(arguments: &ManArguments) -> Result<(), CommandError> {
     Man::new(command.clone())
         .render(&mut page)
         .map_err(|error| CommandError::local(format!("the page cannot be made: {error}")))?;
-    crate::output::print(&String::from_utf8_lossy(&page));
-    Ok(())
+    crate::output::print(&String::from_utf8_lossy(&page))
 }

@@ -22,6 +22,7 @@ use forrst_client::{Client, Error, Lease};
 use crate::connection::{Connection, settle};
 use crate::error::CommandError;
 use crate::exit;
+use crate::lock::check_own_key;
 use crate::output::{complain, plain};
 use crate::time;
 use guarded::Guarded;
@@ -106,6 +107,7 @@ pub(crate) struct RunArguments {
 const SHORTEST_TTL: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
+    check_own_key(&arguments.key, arguments.function.as_deref())?;
     let plan = arguments.plan()?;
     let client = arguments.connection.client()?;
     let mut signals = Signals::listen()

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
+use forrst_client::Held;
 use serde_json::json;
 
+use super::{check_own_key, release_command};
 use crate::connection::{Connection, settle};
 use crate::error::CommandError;
 use crate::output::{ServerTime, in_time, plain, print, print_value};
@@ -53,6 +55,7 @@ pub(crate) struct AcquireArguments {
 }
 
 pub(super) async fn run(arguments: AcquireArguments) -> Result<(), CommandError> {
+    check_own_key(&arguments.key, arguments.function.as_deref())?;
     let client = arguments.connection.client()?;
     let mut lock = client.lock(&arguments.key).ttl(arguments.ttl);
     if let Some(block) = arguments.block {
@@ -67,27 +70,38 @@ pub(super) async fn run(arguments: AcquireArguments) -> Result<(), CommandError>
     let held = lock.hold().await;
     settle(&client).await;
     let held = held.map_err(|error| arguments.connection.failed(error))?;
-    let expires_at = ServerTime::from(held.expires_at);
-    if arguments.json {
-        print_value(&json!({
-            "key": held.key,
-            "acquired": true,
-            "owner": held.owner,
-            "scope": if arguments.function.is_some() { "function" } else { "global" },
-            "expires_at": expires_at.on_the_wire(),
-            "full_key": held.full_key,
-            "fence": held.fence.to_string(),
-        }));
-        return Ok(());
+    let told = arguments.tell(&held);
+    if told.is_err() {
+        // Nobody has learnt whose it is, so nobody else can give it back.
+        let (full_key, fence) = (&held.full_key, Some(held.fence));
+        let _ = client.locks().release(full_key, &held.owner, fence).await;
     }
-    // It was granted a moment ago, so this is the time by the server's clock as well as it can be known.
-    let now = expires_at.before(arguments.ttl);
-    print(&format!(
-        "{full_key} is yours\n  owner     {owner}\n  fence     {fence}\n  expires   {expires}\n\nTo release it: forrst lock release '{full_key}' --owner '{owner}'\n",
-        full_key = plain(&held.full_key),
-        owner = plain(&held.owner),
-        fence = held.fence,
-        expires = in_time(expires_at, now),
-    ));
-    Ok(())
+    told
+}
+
+impl AcquireArguments {
+    fn tell(&self, held: &Held) -> Result<(), CommandError> {
+        let expires_at = ServerTime::from(held.expires_at);
+        if self.json {
+            return print_value(&json!({
+                "key": held.key,
+                "acquired": true,
+                "owner": held.owner,
+                "scope": if self.function.is_some() { "function" } else { "global" },
+                "expires_at": expires_at.on_the_wire(),
+                "full_key": held.full_key,
+                "fence": held.fence.to_string(),
+            }));
+        }
+        // It was granted a moment ago, so this is the time by the server's clock as well as it can be known.
+        let now = expires_at.before(self.ttl);
+        print(&format!(
+            "{full_key} is yours\n  owner     {owner}\n  fence     {fence}\n  expires   {expires}\n\nTo release it: {release}\n",
+            full_key = plain(&held.full_key),
+            owner = plain(&held.owner),
+            fence = held.fence,
+            expires = in_time(expires_at, now),
+            release = plain(&release_command(&held.full_key, &held.owner)),
+        ))
+    }
 }

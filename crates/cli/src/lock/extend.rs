@@ -60,7 +60,7 @@ pub(super) async fn run(arguments: ExtendArguments) -> Result<(), CommandError> 
         .ask(&client, &super::function("extend"), &wanted)
         .await?;
     if arguments.json {
-        print_json(&answer);
+        print_json(&answer)?;
         return Ok(());
     }
     let ends = match serde_json::from_str::<Extended>(answer.get()) {
@@ -70,6 +70,5 @@ pub(super) async fn run(arguments: ExtendArguments) -> Result<(), CommandError> 
     print(&format!(
         "{} is extended\n  expires   {ends}\n",
         plain(&full_key)
-    ));
-    Ok(())
+    ))
 }

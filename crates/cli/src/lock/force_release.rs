@@ -63,9 +63,9 @@ pub(super) async fn run(arguments: ForceReleaseArguments) -> Result<(), CommandE
     let forced = super::function("force-release");
     let answer = arguments.connection.tell(&client, &forced, &wanted).await?;
     if arguments.json {
-        print_json(&answer);
+        print_json(&answer)?;
     } else {
-        print(&format!("{} is released by force\n", plain(&full_key)));
+        print(&format!("{} is released by force\n", plain(&full_key)))?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use super::status::HeldLock;
 use crate::connection::Connection;
 use crate::error::CommandError;
-use crate::output::{Table, complain};
+use crate::output::{Table, complain, written};
 use crate::time;
 
 /// As many as a server gives at once.
@@ -66,16 +66,15 @@ pub(super) async fn run(arguments: ListArguments) -> Result<(), CommandError> {
     let client = arguments.connection.client()?;
     if !arguments.watch {
         let text = arguments.shown(&client).await?;
-        // Whoever reads it may have seen enough.
-        let _ = write_out(&text);
-        return Ok(());
+        return written(write_out(&text));
     }
     let is_terminal = io::stdout().is_terminal() && !arguments.json;
     let mut text = arguments.shown(&client).await?;
     loop {
         let drawn = if is_terminal { redrawn(&text) } else { text };
-        if write_out(&drawn).is_err() {
-            return Ok(());
+        let drawing = write_out(&drawn);
+        if drawing.is_err() {
+            return written(drawing);
         }
         tokio::time::sleep(arguments.interval).await;
         // A server that is away for a moment is worth waiting for: that is what one watches for.

@@ -2,6 +2,9 @@
 
 use clap::Args;
 
+use crate::error::CommandError;
+use crate::output::quoted;
+
 #[derive(Args)]
 pub(super) struct LockName {
     /// The lock: a key, or a full key, which begins with lock:
@@ -23,9 +26,41 @@ impl LockName {
     }
 }
 
+/// Refuses a full key where a lock is taken: it would not be that lock, but another one whose key begins with `lock:`.
+pub(crate) fn check_own_key(key: &str, function: Option<&str>) -> Result<(), CommandError> {
+    let Some(rest) = key.strip_prefix("lock:") else {
+        return Ok(());
+    };
+    let in_function = function.and_then(|function| rest.strip_prefix(function)?.strip_prefix(':'));
+    let own = in_function.unwrap_or(rest);
+    let refused = CommandError::usage(format!(
+        "`{key}` is a full key, and a lock is taken by its own"
+    ));
+    Err(match own {
+        "" => refused,
+        own => refused.hint(format!("write {}", quoted(own))),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_taken_has_no_prefix() {
+        assert!(check_own_key("export:orders", None).is_ok());
+        assert!(check_own_key("locks", Some("a.b")).is_ok());
+        for (key, function, own) in [
+            ("lock:export:orders", None, "write export:orders"),
+            ("lock:a.b:x", None, "write a.b:x"),
+            ("lock:a.b:x", Some("a.b"), "write x"),
+            ("lock:a.bc:x", Some("a.b"), "write a.bc:x"),
+        ] {
+            let refused = check_own_key(key, function).unwrap_err();
+            assert_eq!(refused.exit_code(), 2, "{key}");
+            assert!(refused.told().contains(own), "{}", refused.told());
+        }
+    }
 
     #[test]
     fn a_full_key_is_taken_as_it_is() {

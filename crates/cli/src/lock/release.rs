@@ -1,12 +1,13 @@
 //! `forrst lock release`.
 
 use clap::Args;
+use forrst_client::Fence;
 use serde_json::json;
 
 use super::name::LockName;
 use crate::connection::Connection;
 use crate::error::CommandError;
-use crate::output::{plain, print, print_json};
+use crate::output::{plain, print, print_value};
 
 /// Release a lock by its owner's token.
 #[derive(Args)]
@@ -45,24 +46,18 @@ pub(super) struct Lease {
 
     /// Only the lease with this fence
     #[arg(long, value_name = "FENCE")]
-    pub(super) fence: Option<String>,
+    pub(super) fence: Option<Fence>,
 }
 
 pub(super) async fn run(arguments: ReleaseArguments) -> Result<(), CommandError> {
     let client = arguments.connection.client()?;
     let full_key = arguments.name.full_key();
-    let mut wanted = json!({"key": full_key, "owner": arguments.lease.owner});
-    if let Some(fence) = &arguments.lease.fence {
-        wanted["fence"] = json!(fence);
-    }
-    let answer = arguments
-        .connection
-        .tell(&client, &super::function("release"), &wanted)
-        .await?;
+    let Lease { owner, fence } = &arguments.lease;
+    // Unlike a bare call, this is repeated when its answer was lost.
+    let released = client.locks().release(&full_key, owner, *fence).await;
+    released.map_err(|error| arguments.connection.failed(error))?;
     if arguments.json {
-        print_json(&answer);
-    } else {
-        print(&format!("{} is released\n", plain(&full_key)));
+        return print_value(&json!({"key": full_key, "released": true}));
     }
-    Ok(())
+    print(&format!("{} is released\n", plain(&full_key)))
 }

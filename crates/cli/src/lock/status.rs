@@ -49,12 +49,12 @@ pub(super) async fn run(arguments: StatusArguments) -> Result<u8, CommandError> 
         .await?;
     let held: Option<HeldLock> = serde_json::from_str(answer.get()).ok();
     if arguments.json {
-        print_json(&answer);
+        print_json(&answer)?;
     } else {
         print(&match &held {
             Some(held) => held.told(),
             None => format!("{} is free\n", plain(&full_key)),
-        });
+        })?;
     }
     let is_held = held.is_some();
     Ok(if arguments.exit_code && is_held {

@@ -128,3 +128,22 @@ fn the_flag_counts_more_than_the_environment() {
         .run()
         .check(0);
 }
+
+/// It would be another lock, whose name nobody guesses.
+#[test]
+fn a_full_key_is_not_taken_for_a_key() {
+    for (arguments, own) in [
+        (
+            &["lock", "acquire", "lock:export:orders"][..],
+            "write export:orders",
+        ),
+        (&["run", "--key", "lock:k", "--", "true"], "write k"),
+        (
+            &["call", "demo.echo", "--lock", "lock:demo.echo:k"],
+            "write k",
+        ),
+    ] {
+        let ended = Forrst::alone(arguments).run().check(2);
+        ended.complains(&["full key", own]);
+    }
+}

@@ -63,14 +63,23 @@ impl Forrst {
         self.run().check(0).json()
     }
 
+    /// Runs it to its end; what it prints goes there.
+    pub(crate) fn run_into(mut self, output: impl Into<Stdio>) -> Ended {
+        self.0.stdout(output.into());
+        self.spawn().wait()
+    }
+
     pub(crate) fn start(mut self) -> Running {
-        let mut child = self
-            .0
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = Stream::of(child.stdout.take().unwrap());
+        self.0.stdout(Stdio::piped());
+        self.spawn()
+    }
+
+    fn spawn(mut self) -> Running {
+        let mut child = self.0.stderr(Stdio::piped()).spawn().unwrap();
+        let output = match child.stdout.take() {
+            Some(output) => Stream::of(output),
+            None => Stream::of(std::io::empty()),
+        };
         let errors = Stream::of(child.stderr.take().unwrap());
         Running {
             child: Mutex::new(child),

@@ -1,5 +1,8 @@
 //! `forrst lock`.
 
+use std::fs::File;
+use std::process::Command;
+
 use serde_json::json;
 
 use crate::forrst::Forrst;
@@ -109,6 +112,76 @@ fn json_is_what_the_functions_answer() {
     );
     let free = forrst(&["lock", "status", "lock:demo.echo:k"]);
     assert_eq!(free, json!({"key": "lock:demo.echo:k", "locked": false}));
+}
+
+#[test]
+fn what_is_told_to_be_copied_can_be_copied() {
+    let server = Server::start();
+    let forrst = env!("CARGO_BIN_EXE_forrst");
+    for (key, owner) in [("it's $HOME", "-me"), ("a b", "o'x")] {
+        let owner = format!("--owner={owner}");
+        let acquire = ["lock", "acquire", key, "--ttl", "1h", &owner];
+        let acquired = Forrst::new(&server, &acquire).run().check(0);
+        let refused = Forrst::new(&server, &["lock", "acquire", key])
+            .run()
+            .check(75);
+        let status = refused
+            .errors
+            .split_once("who holds it: forrst ")
+            .unwrap()
+            .1;
+        let release = acquired
+            .output
+            .split_once("To release it: forrst ")
+            .unwrap()
+            .1;
+        for (command, says) in [(status, "is held"), (release, "is released")] {
+            let shell = Command::new("sh")
+                .args(["-c", &format!("{forrst} {command}")])
+                .env("FORRST_URL", server.url())
+                .output()
+                .unwrap();
+            let printed = String::from_utf8_lossy(&shell.stdout);
+            assert!(printed.contains(says), "{command}: {shell:?}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_told_is_an_error_and_nobody_is_locked_out() {
+    let server = Server::start();
+    let acquire = ["lock", "acquire", "k", "--ttl", "1h", "--json"];
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let ended = Forrst::new(&server, &acquire).run_into(full()).check(1);
+    ended.complains(&["standard output"]);
+    let status = ["lock", "status", "k", "--json"];
+    assert_eq!(Forrst::new(&server, &status).json()["locked"], false);
+    for arguments in [
+        &["lock", "status", "k"][..],
+        &["lock", "list"],
+        &["call", "demo.echo"],
+        &["completions", "bash"],
+    ] {
+        Forrst::new(&server, arguments).run_into(full()).check(1);
+    }
+    // Whoever has seen enough is no error.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    Forrst::new(&server, &["lock", "status", "k"])
+        .run_into(writer)
+        .check(0);
+}
+
+#[test]
+fn a_release_whose_answer_was_lost_is_done() {
+    let server = Server::start();
+    let link = Link::to(&server);
+    let acquire = ["lock", "acquire", "k", "--ttl", "1h", "--owner", "me"];
+    Forrst::new(&server, &acquire).run().check(0);
+    link.lose_answers(1);
+    let url = link.url();
+    let release = ["lock", "release", "k", "--owner", "me", "--url", &url];
+    Forrst::alone(&release).run().check(0);
 }
 
 #[test]
