@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use forrst_client::{Client, Retry};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, settle};
 use crate::error::CommandError;
 use crate::exit;
 use crate::output::{print, print_value};
@@ -44,7 +45,7 @@ wrong usage, 69 no server can be reached, 77 not allowed."
 )]
 pub(crate) struct BenchArguments {
     /// How many connections work at once
-    #[arg(long, value_name = "COUNT", default_value = "16")]
+    #[arg(long, value_name = "COUNT", default_value = "16", value_parser = connections)]
     connections: NonZeroUsize,
 
     /// For how long
@@ -52,7 +53,7 @@ pub(crate) struct BenchArguments {
     duration: Duration,
 
     /// How many locks there are
-    #[arg(long, value_name = "COUNT", default_value = "1000")]
+    #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = keys)]
     keys: NonZeroUsize,
 
     /// Which share goes to a single one of them, from 0 to 1
@@ -77,6 +78,21 @@ pub(crate) struct BenchArguments {
     /// Print the summary as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn connections(text: &str) -> Result<NonZeroUsize, String> {
+    count(text, 10_000)
+}
+
+/// Each of them is kept in memory.
+fn keys(text: &str) -> Result<NonZeroUsize, String> {
+    count(text, 1_000_000)
+}
+
+fn count(text: &str, most: usize) -> Result<NonZeroUsize, String> {
+    let count = text.parse().ok();
+    let count = count.filter(|count: &NonZeroUsize| count.get() <= most);
+    count.ok_or_else(|| format!("expected a number from 1 to {most}"))
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -106,9 +122,11 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<u8, CommandError> {
     let started_at = Instant::now();
     let progress = Progress::start(arguments.duration, arguments.json, load.clone());
     let mut workers = JoinSet::new();
-    for client in clients {
-        workers.spawn(work(client, load.clone()));
+    for client in &clients {
+        workers.spawn(work(client.clone(), load.clone()));
     }
+    let mut end = signal(SignalKind::terminate())
+        .map_err(|error| CommandError::local(format!("signals cannot be minded: {error}")))?;
     let mut tally = Tally::new();
     loop {
         tokio::select! {
@@ -119,8 +137,14 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<u8, CommandError> {
             },
             // What was measured until now is worth telling.
             Ok(()) = tokio::signal::ctrl_c() => load.referee.blow_whistle(),
+            Some(()) = end.recv() => load.referee.blow_whistle(),
         }
     }
+    let settling: JoinSet<bool> = clients
+        .into_iter()
+        .map(|client| async move { settle(&client).await })
+        .collect();
+    settling.join_all().await;
     progress.finish();
     let summary = Summary::of(&arguments, started_at.elapsed(), &tally, &load.referee);
     if arguments.json {

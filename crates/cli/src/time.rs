@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+/// A thousand years. Nobody means more, and clocks do not go further than some times that.
+const LONGEST: Duration = Duration::from_secs(1000 * 365 * 24 * 60 * 60);
+
 /// A duration such as `30s`, and more than nothing.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let expected = "a duration such as `30s`, `5m` or `1h 30m`";
     match humantime::parse_duration(text) {
+        Ok(duration) if duration > LONGEST => Err(too_long()),
         Ok(duration) if duration >= Duration::from_millis(1) => Ok(duration),
         Ok(_) => Err(format!("must be at least 1ms: {expected}")),
         Err(error) => Err(format!("{error}: expected {expected}")),
@@ -16,9 +20,18 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 pub(crate) fn parse_or_none(text: &str) -> Result<Duration, String> {
     match text {
         "0" => Ok(Duration::ZERO),
-        _ => humantime::parse_duration(text)
-            .map_err(|error| format!("{error}: expected a duration such as `10ms`, `30s` or `0`")),
+        _ => match humantime::parse_duration(text) {
+            Ok(duration) if duration > LONGEST => Err(too_long()),
+            Ok(duration) => Ok(duration),
+            Err(error) => Err(format!(
+                "{error}: expected a duration such as `10ms`, `30s` or `0`"
+            )),
+        },
     }
+}
+
+fn too_long() -> String {
+    "must be at most 1000 years".to_owned()
 }
 
 /// As the wire has it.
@@ -34,6 +47,13 @@ mod tests {
     fn what_people_write_is_read() {
         assert_eq!(parse("30s"), Ok(Duration::from_secs(30)));
         assert_eq!(parse("1h 30m"), Ok(Duration::from_secs(5400)));
+        assert!(parse("999y").is_ok());
+        for text in ["1001y", "500000000000y"] {
+            assert!(
+                parse(text).is_err() && parse_or_none(text).is_err(),
+                "{text}"
+            );
+        }
         for text in ["", "30", "soon", "0s", "1us", "-1s"] {
             let refused = parse(text).unwrap_err();
             assert!(refused.contains("30s"), "{refused}");

@@ -1,11 +1,12 @@
 //! Who holds what, by all that can be seen from here.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use forrst_client::Fence;
 use serde::Serialize;
+use tokio::sync::watch;
 
 /// So many violations are told in full.
 const TOLD: usize = 20;
@@ -16,7 +17,7 @@ pub(super) struct Referee {
     violations: Mutex<Vec<Violation>>,
     violation_count: AtomicU64,
     grants: AtomicU64,
-    is_over: AtomicBool,
+    is_over: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -59,7 +60,7 @@ impl Referee {
             violations: Mutex::default(),
             violation_count: AtomicU64::new(0),
             grants: AtomicU64::new(0),
-            is_over: AtomicBool::new(false),
+            is_over: watch::Sender::new(false),
         }
     }
 
@@ -103,11 +104,17 @@ impl Referee {
 
     /// Ends the game before its time.
     pub(super) fn blow_whistle(&self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.is_over.send_replace(true);
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
+        *self.is_over.borrow()
+    }
+
+    /// Returns when it has been ended before its time.
+    pub(super) async fn is_ended(&self) {
+        // The sender is `self`, so it is there.
+        let _ = self.is_over.subscribe().wait_for(|is_over| *is_over).await;
     }
 
     pub(super) fn grants(&self) -> u64 {

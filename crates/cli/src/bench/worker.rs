@@ -86,7 +86,12 @@ pub(super) async fn work(client: Client, load: Arc<Load>) -> Tally {
         let key = load.pick();
         let asked_at = Instant::now();
         let lock = client.lock(load.name(key)).ttl(load.ttl).wait(load.block);
-        match lock.hold().await {
+        let held = tokio::select! {
+            held = lock.hold() => held,
+            // Dropped, it leaves the queue.
+            () = load.referee.is_ended() => break,
+        };
+        match held {
             Ok(held) => {
                 let now = Instant::now();
                 record(&mut tally.acquire, now - asked_at);
@@ -111,7 +116,10 @@ pub(super) async fn work(client: Client, load: Arc<Load>) -> Tally {
 
 async fn hold(client: &Client, load: &Load, key: usize, held: &Held, tally: &mut Tally) {
     if !load.hold.is_zero() {
-        tokio::time::sleep(load.hold).await;
+        tokio::select! {
+            () = tokio::time::sleep(load.hold) => {}
+            () = load.referee.is_ended() => {}
+        }
     }
     load.referee.releases(key, held.fence);
     let sent_at = Instant::now();

@@ -130,6 +130,36 @@ fn interrupted_it_tells_what_it_has_seen() {
     assert!(summary["granted"].as_u64() > Some(0), "{summary:#}");
 }
 
+/// Also those that it holds or waits for in that moment.
+#[test]
+fn ended_gently_it_leaves_no_locks() {
+    let server = Server::start();
+    let bench = [
+        "bench",
+        "--duration",
+        "1h",
+        "--connections",
+        "3",
+        "--keys",
+        "1",
+        "--hold",
+        "10m",
+        "--ttl",
+        "20m",
+        "--block",
+        "5m",
+        "--json",
+    ];
+    for signal in [Signal::TERM, Signal::INT] {
+        let bench = Forrst::new(&server, &bench).start();
+        let list = || Forrst::new(&server, &["lock", "list"]).run().output;
+        until("it has begun", || list().contains("lock:bench:"));
+        bench.signal(signal);
+        bench.wait().check(0);
+        assert_eq!(list(), "No locks are held\n");
+    }
+}
+
 #[test]
 fn without_a_server_there_is_nothing_to_measure() {
     let bench = ["bench", "--url", "http://127.0.0.1:1"];
