@@ -9,7 +9,7 @@ use forrst_client::{DEFAULT_TTL, Lock};
 use forrst_protocol::{RawObject, Response};
 use serde::Deserialize;
 
-use crate::connection::Connection;
+use crate::connection::ServerAddress;
 use crate::error::CommandError;
 use crate::lock::{check_own_key, release_command};
 use crate::output::{complain, plain, pretty, print, print_value};
@@ -29,12 +29,14 @@ Examples:
   forrst call payments.charge '{{\"user_id\": \"user_123\", \"amount\": 100}}'
   forrst call payments.charge user_id=user_123 amount=100 --lock user:123 --block 5s
   forrst call demo.echo --lock deploy --global --hold --ttl 10m --owner me
+  forrst call reports.build month=2026-01 --timeout 10m
   forrst call urn:cline:forrst:fn:describe function=payments.charge
 
 The result is printed as JSON. --json prints the server's whole answer instead,
 with the data of the lock, also when the call failed.
 
-{}", crate::exit::HELP_WITH_LOCK)
+{}
+Exit code 1 also when the time of --timeout is over.", crate::exit::HELP_WITH_LOCK)
 )]
 pub(crate) struct CallArguments {
     /// The function, such as payments.charge
@@ -76,19 +78,29 @@ pub(crate) struct CallArguments {
     #[arg(long, value_name = "TOKEN", requires = "lock")]
     owner: Option<String>,
 
+    /// How long the call may take: the server is told, and ends it then [default: an hour, of which it is not told]
+    #[arg(long, value_name = "DURATION", value_parser = time::parse)]
+    timeout: Option<Duration>,
+
     #[command(flatten)]
-    connection: Connection,
+    server: ServerAddress,
 
     /// Print the server's whole answer, on one line
     #[arg(long)]
     pub(crate) json: bool,
 }
 
+/// How long an answer may take. Functions may work for long, and a connection that is dead without a sign should not be
+/// waited on for ever.
+const PATIENCE: Duration = Duration::from_secs(60 * 60);
+
 pub(crate) async fn run(arguments: CallArguments) -> Result<(), CommandError> {
     if let Some(key) = &arguments.lock {
         check_own_key(key, Some(&arguments.function))?;
     }
-    let client = arguments.connection.client()?;
+    let failed = |error| arguments.server.failed(error);
+    let client = arguments.server.builder().timeout(PATIENCE).build();
+    let client = client.map_err(failed)?;
     let sent = arguments::parse(&arguments.arguments, std::io::stdin())?;
     let mut call = client.call_raw(&arguments.function, sent);
     if let Some(version) = &arguments.version {
@@ -97,8 +109,10 @@ pub(crate) async fn run(arguments: CallArguments) -> Result<(), CommandError> {
     if let Some(lock) = arguments.lock() {
         call = call.lock(lock);
     }
-    let answer = call.response().await;
-    let answer = answer.map_err(|error| arguments.connection.failed(error))?;
+    if let Some(timeout) = arguments.timeout {
+        call = call.deadline(timeout);
+    }
+    let answer = call.response().await.map_err(failed)?;
     if arguments.json {
         print_value(&answer)?;
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use forrst_conformance::{Options, RunError, Transport, run as play};
 
-use crate::connection::Connection;
+use crate::connection::ServerAddress;
 use crate::error::CommandError;
 use crate::exit;
 use crate::output::{complain, print, print_value};
@@ -49,7 +49,7 @@ pub(crate) struct ConformanceArguments {
     vectors: Option<PathBuf>,
 
     #[command(flatten)]
-    connection: Connection,
+    server: ServerAddress,
 
     /// Print every outcome as JSON
     #[arg(long)]
@@ -80,7 +80,7 @@ pub(crate) async fn run(arguments: ConformanceArguments) -> Result<u8, CommandEr
         patience: arguments.patience,
         vectors: arguments.vectors,
     };
-    let report = play(&arguments.connection.url, &options)
+    let report = play(arguments.server.url(), &options)
         .await
         .map_err(|error| refused(&error))?;
     let counts = report.counts();

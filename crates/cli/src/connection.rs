@@ -9,33 +9,71 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::error::CommandError;
+use crate::time;
 
 /// How long a command goes on giving back what it may have been granted, before it ends.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// What every command that talks to a server can be told.
+/// Which server.
 #[derive(Args, Clone)]
-pub(crate) struct Connection {
+pub(crate) struct ServerAddress {
     /// The server; its API key, if it wants one, is read from `FORRST_API_KEY`
     #[arg(
         long,
         env = "FORRST_URL",
         value_name = "URL",
-        default_value = "http://127.0.0.1:7420",
+        default_value = DEFAULT_URL,
         hide_env_values = true
     )]
-    pub(crate) url: String,
+    url: String,
+}
+
+const DEFAULT_URL: &str = "http://127.0.0.1:7420";
+
+impl ServerAddress {
+    pub(crate) fn url(&self) -> &str {
+        // A variable that is set to nothing is as good as none.
+        match self.url.as_str() {
+            "" => DEFAULT_URL,
+            url => url,
+        }
+    }
+
+    /// There is no flag for it: everybody on the machine can read the command lines of others.
+    pub(crate) fn api_key() -> Option<String> {
+        let key = std::env::var("FORRST_API_KEY").ok();
+        key.filter(|key| !key.is_empty())
+    }
+
+    /// A client of that server, to which more can be said.
+    pub(crate) fn builder(&self) -> ClientBuilder {
+        let builder = Client::builder(self.url());
+        match Self::api_key() {
+            Some(key) => builder.api_key(key),
+            None => builder,
+        }
+    }
+
+    pub(crate) fn failed(&self, error: forrst_client::Error) -> CommandError {
+        CommandError::of_client(self.url(), error)
+    }
+}
+
+/// What every command that talks to a server can be told.
+#[derive(Args, Clone)]
+pub(crate) struct Connection {
+    #[command(flatten)]
+    server: ServerAddress,
+
+    /// How long to wait for an answer, beyond the time to wait for a lock
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = time::parse)]
+    timeout: Duration,
 }
 
 impl Connection {
     /// A client of that server, to which more can be said.
     pub(crate) fn builder(&self) -> ClientBuilder {
-        let builder = Client::builder(&self.url);
-        // There is no flag for it: everybody on the machine can read the command lines of others.
-        match std::env::var("FORRST_API_KEY") {
-            Ok(key) if !key.is_empty() => builder.api_key(key),
-            _ => builder,
-        }
+        self.server.builder().timeout(self.timeout)
     }
 
     /// A client of that server.
@@ -66,7 +104,7 @@ impl Connection {
     }
 
     pub(crate) fn failed(&self, error: forrst_client::Error) -> CommandError {
-        CommandError::of_client(&self.url, error)
+        self.server.failed(error)
     }
 }
 

@@ -20,12 +20,13 @@ pub(crate) struct CommandError {
     /// Each with what is to be said about it beyond its message.
     problems: Vec<Problem>,
     hint: Option<String>,
+    is_for_programs: bool,
 }
 
 #[derive(Debug)]
 struct Problem {
     message: String,
-    /// As a program reads it, where a server has said it or could have.
+    /// As a program reads it, where a server has said it.
     object: Option<Value>,
     place: Option<String>,
 }
@@ -41,6 +42,7 @@ impl CommandError {
             code,
             problems: vec![problem],
             hint: None,
+            is_for_programs: true,
         }
     }
 
@@ -73,6 +75,7 @@ impl CommandError {
             code: first.map_or(exit::FAILED, |error| exit_code(&error.code)),
             problems: errors.iter().map(Problem::of).collect(),
             hint: first.and_then(hint_about),
+            is_for_programs: true,
         }
     }
 
@@ -83,11 +86,15 @@ impl CommandError {
         }
         let chain = with_sources(&error);
         match error {
+            Error::Unreachable(cause) if root_of(&cause).contains("certificate") => Self::new(
+                exit::UNAVAILABLE,
+                format!("{url} is not trusted: {}", root_of(&cause)),
+            )
+            .hint("SSL_CERT_FILE names the certificates of a private authority"),
             Error::Unreachable(cause) => Self::new(
                 exit::UNAVAILABLE,
                 format!("no server can be reached at {url}: {}", root_of(&cause)),
             )
-            .also_for_programs()
             .hint(
                 "is it running? `forrst serve --demo` starts one; --url or FORRST_URL name another",
             ),
@@ -97,14 +104,15 @@ impl CommandError {
                     exit::UNAVAILABLE,
                     format!("{url}: {message}: {}", root_of(&cause)),
                 )
-                .also_for_programs()
                 .hint("`forrst lock status` and `forrst lock list` show which locks are held")
             }
             Error::Protocol(_) => Self::new(exit::UNAVAILABLE, format!("{url}: {chain}"))
-                .also_for_programs()
                 .hint("is it a Forrst server?"),
             Error::Unauthorized(_) | Error::Forbidden(_) => {
                 Self::new(exit::NOT_ALLOWED, chain).hint("the API key is read from FORRST_API_KEY")
+            }
+            Error::Configuration(_) if !url.contains("://") => {
+                Self::usage(chain).hint(format!("write http://{url}"))
             }
             Error::Configuration(_) | Error::InvalidRequest(_) => Self::usage(chain),
             Error::Lost(_) => Self::new(exit::LOST, chain),
@@ -112,20 +120,9 @@ impl CommandError {
         }
     }
 
-    /// Says so to programs, too.
-    fn also_for_programs(mut self) -> Self {
-        for problem in &mut self.problems {
-            problem.object =
-                Some(json!({"code": ErrorCode::Unavailable, "message": problem.message}));
-        }
-        self
-    }
-
     /// Says it to people only.
     pub(crate) fn in_words_only(mut self) -> Self {
-        for problem in &mut self.problems {
-            problem.object = None;
-        }
+        self.is_for_programs = false;
         self
     }
 
@@ -133,14 +130,15 @@ impl CommandError {
         self.code
     }
 
-    /// For a program: `{"errors": […]}`, where there is something that a server has said, or could have.
+    /// For a program: `{"errors": […]}`, also where it is not a server that has said it.
     pub(crate) fn as_json(&self) -> Option<Value> {
-        let errors: Vec<&Value> = self
+        let own = |message: &str| json!({"code": own_code(self.code), "message": message});
+        let errors: Vec<Value> = self
             .problems
             .iter()
-            .filter_map(|problem| problem.object.as_ref())
+            .map(|problem| problem.object.clone().unwrap_or(own(&problem.message)))
             .collect();
-        (!errors.is_empty()).then(|| json!({"errors": errors}))
+        self.is_for_programs.then(|| json!({"errors": errors}))
     }
 
     /// For people, with colours.
@@ -169,6 +167,16 @@ impl Problem {
                 Source::Position(position) => format!("byte {position}"),
             }),
         }
+    }
+}
+
+/// What a server would have called it, where it could have said it.
+fn own_code(exit_code: u8) -> &'static str {
+    match exit_code {
+        exit::USAGE => "INVALID_REQUEST",
+        exit::UNAVAILABLE => "UNAVAILABLE",
+        exit::NOT_ALLOWED => "FORBIDDEN",
+        _ => "COMMAND_FAILED",
     }
 }
 

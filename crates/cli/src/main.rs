@@ -40,7 +40,8 @@ use error::CommandError;
     version,
     verbatim_doc_comment,
     after_help = "\
-The server is named by --url or FORRST_URL, the API key by FORRST_API_KEY.
+The server is named by --url or FORRST_URL, the API key by FORRST_API_KEY, the
+certificates of a private authority by SSL_CERT_FILE.
 
 Exit codes: 0 done, 1 the server answered with an error, 2 wrong usage, 69 no
 server can be reached or it cannot serve now, 75 somebody else holds the lock,

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::forrst::Forrst;
+use crate::link::Link;
 use crate::server::Server;
 use crate::shown;
 
@@ -146,4 +147,46 @@ fn a_full_key_is_not_taken_for_a_key() {
         let ended = Forrst::alone(arguments).run().check(2);
         ended.complains(&["full key", own]);
     }
+}
+
+#[test]
+fn a_variable_that_is_empty_is_as_good_as_none() {
+    // Whoever runs a server at the usual place gets an answer, and all others this.
+    let ended = Forrst::alone(&["lock", "status", "k"])
+        .variable("FORRST_URL", "")
+        .run();
+    assert!(
+        ended.code == Some(0) || ended.errors.contains("http://127.0.0.1:7420"),
+        "{ended:#?}"
+    );
+}
+
+#[test]
+fn a_url_without_its_scheme_is_told_what_to_write() {
+    for url in ["localhost:7420", "127.0.0.1:7420", "locks.example"] {
+        for command in [&["lock", "status", "k"][..], &["call", "demo.echo"]] {
+            let arguments = [command, &["--url", url, "--json"]].concat();
+            let ended = Forrst::alone(&arguments).run().check(2);
+            ended.complains(&[&format!("write http://{url}")]);
+            assert_eq!(ended.json()["errors"][0]["code"], "INVALID_REQUEST");
+        }
+    }
+}
+
+#[test]
+fn a_call_is_ended_when_its_time_is_over() {
+    let server = Server::start();
+    let call = ["call", "demo.sleep", "ms=60000", "--timeout", "300ms"];
+    let ended = Forrst::new(&server, &call).run().check(1);
+    ended.complains(&["deadline"]);
+}
+
+#[test]
+fn a_server_that_says_nothing_is_given_up_in_time() {
+    let server = Server::start();
+    let link = Link::to(&server);
+    link.swallow();
+    let url = link.url();
+    let status = ["lock", "status", "k", "--url", &url, "--timeout", "100ms"];
+    Forrst::alone(&status).run().check(69);
 }
