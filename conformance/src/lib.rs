@@ -35,5 +35,5 @@ pub use play::Failure;
 pub use report::{Counts, Outcome, Report, Verdict};
 pub use run::{Options, RunError, run, run_in_turn};
 pub use template::TemplateError;
-pub use transport::UrlError;
+pub use transport::{ApiKey, UrlError};
 pub use vector::{StepError, Transport, Vector, VectorError};

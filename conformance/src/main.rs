@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use forrst_conformance::{Options, Report, RunError, Transport, run};
+use forrst_conformance::{ApiKey, Options, Report, RunError, Transport, run};
 
 /// Plays the vectors of the wire contract against a server that runs the demo functions.
 ///
 /// Start one with `cargo run -p forrst-cli -- serve --demo`. The last line says `N passed, N failed`.
-/// Exit code: 0 when all passed, 1 when some failed, 2 when nothing could be run.
+/// The server's API key, if it wants one, is read from `FORRST_API_KEY`. Exit code: 0 when all passed, 1 when some failed, 2 when nothing could be run.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
@@ -69,11 +69,18 @@ async fn main() -> ExitCode {
         jobs: arguments.jobs,
         patience: Duration::from_secs(arguments.patience),
         vectors: arguments.vectors,
+        api_key: api_key(),
     };
     match run(&arguments.url, &options).await {
         Ok(report) => tell(&report, arguments.json),
         Err(error) => refuse(&error),
     }
+}
+
+/// There is no flag for it: everybody on the machine can read the command lines of others.
+fn api_key() -> Option<ApiKey> {
+    let key = std::env::var("FORRST_API_KEY").ok();
+    key.filter(|key| !key.is_empty()).map(ApiKey::from)
 }
 
 fn tell(report: &Report, as_json: bool) -> ExitCode {

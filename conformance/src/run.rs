@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::catalogue::{self, CatalogueError};
 use crate::play::play;
 use crate::report::{Outcome, Report, Verdict};
-use crate::transport::{Server, Servers, UrlError};
+use crate::transport::{ApiKey, Server, Servers, UrlError};
 use crate::vector::{Transport, Vector};
 
 /// What to run, and how.
@@ -27,6 +27,8 @@ pub struct Options {
     pub patience: Duration,
     /// Vectors of this folder instead of those of this crate.
     pub vectors: Option<PathBuf>,
+    /// Sent along with what does not name a key itself.
+    pub api_key: Option<ApiKey>,
 }
 
 impl Default for Options {
@@ -37,6 +39,7 @@ impl Default for Options {
             jobs: 16,
             patience: Duration::from_secs(60),
             vectors: None,
+            api_key: None,
         }
     }
 }
@@ -78,8 +81,10 @@ pub async fn run(url: &str, options: &Options) -> Result<Report, RunError> {
 /// When there is no server.
 pub async fn run_in_turn(urls: &[&str], options: &Options) -> Result<Report, RunError> {
     assert!(!urls.is_empty(), "there is no server");
-    let servers: Result<Vec<Server>, UrlError> =
-        urls.iter().map(|url| Server::parse(url)).collect();
+    let servers: Result<Vec<Server>, UrlError> = urls
+        .iter()
+        .map(|url| Server::parse(url, options.api_key.clone()))
+        .collect();
     let servers = servers?;
     let mut vectors = match &options.vectors {
         Some(folder) => catalogue::in_folder(folder)?,

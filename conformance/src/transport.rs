@@ -3,6 +3,7 @@
 //! A connection of its own makes hanging up what it is for a real client: the connection ends, with all that was
 //! on it.
 
+mod api_key;
 mod http;
 mod servers;
 mod wire;
@@ -15,6 +16,7 @@ use hyper::Uri;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+pub use api_key::ApiKey;
 pub(crate) use servers::Servers;
 pub(crate) use wire::{Wire, unframed};
 
@@ -25,6 +27,7 @@ pub(crate) struct Server {
     authority: String,
     /// What stands before `/forrst` and `/rpc`.
     base_path: String,
+    api_key: Option<ApiKey>,
 }
 
 /// Why a text is no server's address.
@@ -77,19 +80,27 @@ impl Answer {
 }
 
 impl Server {
-    pub(crate) fn parse(url: &str) -> Result<Self, UrlError> {
+    pub(crate) fn parse(url: &str, api_key: Option<ApiKey>) -> Result<Self, UrlError> {
         let wrong = |reason: &str| UrlError {
             url: url.to_owned(),
             reason: reason.to_owned(),
         };
         let uri: Uri = url.parse().map_err(|_| wrong("it is no URL"))?;
-        if uri.scheme_str() != Some("http") {
-            return Err(wrong("it must begin with http://"));
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https" | "wss") => {
+                return Err(wrong(
+                    "vectors are played without TLS, on an http:// address",
+                ));
+            }
+            Some("ws") => return Err(wrong("write http://, and choose the transport `ws`")),
+            _ => return Err(wrong("it must begin with http://")),
         }
         let host = uri.host().ok_or_else(|| wrong("it has no host"))?;
         Ok(Self {
             authority: format!("{host}:{}", uri.port_u16().unwrap_or(80)),
             base_path: uri.path().trim_end_matches('/').to_owned(),
+            api_key,
         })
     }
 
@@ -156,20 +167,29 @@ impl Drop for Exchange {
 mod tests {
     use super::*;
 
+    fn parse(url: &str) -> Result<Server, UrlError> {
+        Server::parse(url, None)
+    }
+
     #[test]
     fn an_address_is_http_with_a_host() {
-        let server = Server::parse("http://127.0.0.1:7420").unwrap();
+        let server = parse("http://127.0.0.1:7420").unwrap();
         assert_eq!(server.authority, "127.0.0.1:7420");
         assert_eq!(server.base_path, "");
-        let server = Server::parse("http://locks.internal/api/").unwrap();
+        let server = parse("http://locks.internal/api/").unwrap();
         assert_eq!(server.authority, "locks.internal:80");
         assert_eq!(server.base_path, "/api");
-        assert_eq!(
-            Server::parse("http://[::1]:80").unwrap().authority,
-            "[::1]:80"
-        );
+        assert_eq!(parse("http://[::1]:80").unwrap().authority, "[::1]:80");
+        for (url, hint) in [
+            ("https://127.0.0.1", "without TLS"),
+            ("wss://127.0.0.1", "without TLS"),
+            ("ws://127.0.0.1", "the transport `ws`"),
+        ] {
+            let error = parse(url).unwrap_err().to_string();
+            assert!(error.contains(hint), "{error}");
+        }
         for wrong in ["", "127.0.0.1:7420", "https://127.0.0.1", "http://", "/x"] {
-            assert!(Server::parse(wrong).is_err(), "{wrong}");
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
 }

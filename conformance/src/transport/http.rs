@@ -4,6 +4,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
+use hyper::header::AUTHORIZATION;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
@@ -21,6 +22,15 @@ pub(super) async fn exchange(
         .header("host", &server.authority);
     for (name, value) in &request.headers {
         builder = builder.header(name, value);
+    }
+    let names_a_key = |(name, _): &(String, String)| name.eq_ignore_ascii_case("authorization");
+    if let Some(key) = &server.api_key
+        && !request.headers.iter().any(names_a_key)
+    {
+        builder = builder.header(
+            AUTHORIZATION,
+            key.header().map_err(hyper::http::Error::from)?,
+        );
     }
     let request = builder.body(Full::new(Bytes::from(request.body)))?;
 

@@ -1,8 +1,10 @@
 //! One message over a WebSocket of its own.
 
 use futures_util::{SinkExt, StreamExt};
+use hyper::header::AUTHORIZATION;
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{WebSocketStream, client_async};
 
 use super::{Answer, ExchangeError, Server};
@@ -12,7 +14,12 @@ pub(super) async fn open(
     server: &Server,
 ) -> Result<WebSocketStream<TcpStream>, ExchangeError> {
     let url = format!("ws://{}{}/rpc", server.authority, server.base_path);
-    let (socket, _) = client_async(url, stream).await?;
+    let mut request = url.into_client_request()?;
+    if let Some(key) = &server.api_key {
+        let key = key.header().map_err(hyper::http::Error::from)?;
+        request.headers_mut().insert(AUTHORIZATION, key);
+    }
+    let (socket, _) = client_async(request, stream).await?;
     Ok(socket)
 }
 

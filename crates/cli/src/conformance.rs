@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use forrst_conformance::{Options, RunError, Transport, run as play};
+use forrst_conformance::{ApiKey, Options, RunError, Transport, run as play};
 
 use crate::connection::ServerAddress;
 use crate::error::CommandError;
@@ -13,8 +13,9 @@ use crate::time;
 
 /// Play the vectors of the wire contract against a server.
 ///
-/// The server has to run the demo functions, as `forrst serve --demo` does. The
-/// last line says `N passed, N failed`.
+/// The server has to run the demo functions, as `forrst serve --demo` does, and to
+/// be reached without TLS. An API key has to have all rights. The last line says
+/// `N passed, N failed`.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
@@ -79,6 +80,7 @@ pub(crate) async fn run(arguments: ConformanceArguments) -> Result<u8, CommandEr
         jobs: arguments.jobs,
         patience: arguments.patience,
         vectors: arguments.vectors,
+        api_key: ServerAddress::api_key().map(ApiKey::from),
     };
     let report = play(arguments.server.url(), &options)
         .await

@@ -34,3 +34,32 @@ fn what_cannot_be_played_is_told() {
         .check(69)
         .complains(&["http://127.0.0.1:1"]);
 }
+
+/// A program that reads JSON gets some, whatever happens.
+#[test]
+fn what_cannot_be_played_is_told_to_programs_too() {
+    for (url, code, said) in [
+        ("http://127.0.0.1:1", 69, "UNAVAILABLE"),
+        ("https://127.0.0.1:1", 2, "INVALID_REQUEST"),
+        ("ws://127.0.0.1:1", 2, "INVALID_REQUEST"),
+    ] {
+        let play = ["conformance", "--url", url, "--json"];
+        let ended = Forrst::alone(&play).run().check(code);
+        assert_eq!(ended.json()["errors"][0]["code"], said, "{url}");
+    }
+}
+
+#[test]
+fn they_are_played_by_whoever_has_the_key() {
+    let made = Forrst::alone(&["key", "new", "--name", "me", "--role", "call"]).run();
+    let made = made.check(0).output;
+    let (key, entry) = made.split_once('\n').unwrap();
+    let server = Server::with_keys(entry);
+    let play = |filter| Forrst::new(&server, &["conformance", "--filter", filter]);
+    play("ping-answers").run().check(1);
+    let ended = play("ping-answers")
+        .variable("FORRST_API_KEY", key)
+        .run()
+        .check(0);
+    assert!(ended.output.contains("3 passed, 0 failed"), "{ended:#?}");
+}

@@ -10,6 +10,8 @@ use tempfile::TempDir;
 
 use crate::forrst::{PATIENCE, without_settings};
 
+const KEYS: &str = "keys.toml";
+
 pub(crate) struct Server {
     folder: TempDir,
     store: &'static str,
@@ -28,8 +30,18 @@ impl Server {
         Self::on("embedded:locks")
     }
 
-    fn on(store: &'static str) -> Self {
+    /// For those who have one of these keys.
+    pub(crate) fn with_keys(keys: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(KEYS), keys).unwrap();
+        Self::in_folder(folder, "memory:")
+    }
+
+    fn on(store: &'static str) -> Self {
+        Self::in_folder(tempfile::tempdir().unwrap(), store)
+    }
+
+    fn in_folder(folder: TempDir, store: &'static str) -> Self {
         let (process, address) = serve(folder.path(), store, "127.0.0.1:0");
         Self {
             folder,
@@ -83,6 +95,14 @@ fn serve(folder: &Path, store: &str, listen: &str) -> (Child, String) {
     without_settings(&mut command)
         .args(["serve", "--demo", "--store", store, "--listen", listen])
         .args(["--durability", "process"])
+        .args(
+            folder
+                .join(KEYS)
+                .exists()
+                .then_some(["--auth-file", KEYS])
+                .into_iter()
+                .flatten(),
+        )
         .current_dir(folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
