@@ -5,6 +5,7 @@ use std::io::Write;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use forrst_server::{ApiKey, KeyEntry, Role};
+use serde_json::json;
 
 /// Makes API keys for `forrst serve --auth-file`.
 #[derive(Subcommand)]
@@ -47,11 +48,21 @@ pub(crate) struct NewArguments {
     /// Confine it to locks like this, by full key; can be given more than once
     #[arg(long, value_name = "PATTERN")]
     locks: Vec<String>,
+
+    /// Print the key and its entry as JSON, with the block for the keys file as `toml`
+    #[arg(long)]
+    json: bool,
 }
 
 impl KeyCommand {
+    pub(crate) fn wants_json(&self) -> bool {
+        let Self::New(arguments) = self;
+        arguments.json
+    }
+
     pub(crate) fn run(self) -> Result<(), String> {
         let Self::New(arguments) = self;
+        let is_json = arguments.json;
         let key = ApiKey::random().map_err(|error| format!("cannot make a key: {error}"))?;
         let entry = KeyEntry {
             name: arguments.name,
@@ -61,12 +72,27 @@ impl KeyCommand {
             locks: arguments.locks,
         };
         let block = entry.to_toml()?;
-        let shown = format!("{}\n\n{block}", key.reveal());
+        let shown = if is_json {
+            let shown = json!({
+                "key": key.reveal(),
+                "name": entry.name,
+                "hash": entry.hash,
+                "roles": entry.roles,
+                "functions": entry.functions,
+                "locks": entry.locks,
+                "toml": block,
+            });
+            format!("{shown}\n")
+        } else {
+            format!("{}\n\n{block}", key.reveal())
+        };
         let written = std::io::stdout().write_all(shown.as_bytes());
         written.map_err(|error| format!("cannot show the key: {error}"))?;
-        eprintln!(
-            "The first line is the key, which is not shown again. The rest is for the keys file."
-        );
+        if !is_json {
+            eprintln!(
+                "The first line is the key, which is not shown again. The rest is for the keys file."
+            );
+        }
         Ok(())
     }
 }

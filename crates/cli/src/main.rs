@@ -125,6 +125,7 @@ impl Command {
             Self::Lock(command) => command.wants_json(),
             Self::Bench(arguments) => arguments.json,
             Self::Conformance(arguments) => arguments.json,
+            Self::Key(command) => command.wants_json(),
             _ => false,
         }
     }

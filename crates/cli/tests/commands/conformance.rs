@@ -51,9 +51,9 @@ fn what_cannot_be_played_is_told_to_programs_too() {
 
 #[test]
 fn they_are_played_by_whoever_has_the_key() {
-    let made = Forrst::alone(&["key", "new", "--name", "me", "--role", "call"]).run();
-    let made = made.check(0).output;
-    let (key, entry) = made.split_once('\n').unwrap();
+    let made = ["key", "new", "--name", "me", "--role", "call", "--json"];
+    let made = Forrst::alone(&made).json();
+    let [key, entry] = ["key", "toml"].map(|name| made[name].as_str().unwrap());
     let server = Server::with_keys(entry);
     let play = |filter| Forrst::new(&server, &["conformance", "--filter", filter]);
     play("ping-answers").run().check(1);
