@@ -176,6 +176,10 @@ impl RunArguments {
         };
         let outcome = supervision.run().await;
         guarded.bury();
+        if outcome.ending == Ending::Unguarded {
+            // Now that it is gone, all that was in its care is in ours.
+            descendants::kill_all();
+        }
         Ok(outcome)
     }
 
