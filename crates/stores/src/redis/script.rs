@@ -12,12 +12,12 @@ const CONFIRM_WITHIN_MILLIS: u64 = 5_000;
 const UNDONE_TTL_MILLIS: u64 = 120_000;
 /// When a lease that ran out and that no node has swept away is forgotten, and a node that is silent.
 const FORGOTTEN_AFTER_MILLIS: u64 = 60_000;
-/// More fences than any server gives out before its fail-over is complete: hours at full speed.
-const FENCE_JUMP: u64 = 1_000_000_000;
 /// 2026-01-01 UTC.
 const FENCE_EPOCH_MILLIS: u64 = 1_767_225_600_000;
 /// No Redis gives out more, so that what the time says is past every fence that was given out before.
 const FENCES_PER_MILLISECOND: u64 = 100;
+/// By how much the clock of a server may be behind that of the one before it.
+const CLOCK_SKEW_MILLIS: u64 = 60_000;
 
 const STEP: &str = include_str!("scripts/lock.lua");
 
@@ -40,9 +40,9 @@ impl Script {
             ("CONFIRM_WITHIN", CONFIRM_WITHIN_MILLIS),
             ("UNDONE_TTL", UNDONE_TTL_MILLIS),
             ("FORGOTTEN_AFTER", FORGOTTEN_AFTER_MILLIS),
-            ("FENCE_JUMP", FENCE_JUMP),
             ("FENCE_EPOCH", FENCE_EPOCH_MILLIS),
             ("FENCES_PER_MILLISECOND", FENCES_PER_MILLISECOND),
+            ("FENCE_MARGIN", CLOCK_SKEW_MILLIS * FENCES_PER_MILLISECOND),
             ("FENCE_BY_TIME_MAX", Fence::WARN.number()),
             ("FENCE_MAX", Fence::MAX.number()),
         ];

@@ -7,7 +7,8 @@ local LOCK, QUEUE, WAITERS, PARTITION, NAMES, ENDS, NODES, UNDONE = unpack(KEYS)
 local NAME, NODE, CHANNEL, MUST_CONFIRM = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 
 local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now_micros = time[1] * 1000000 + time[2]
+local now = math.floor(now_micros / 1000)
 
 local holder, tombstone
 local expired, woken = {}, {}
@@ -69,12 +70,11 @@ local function mint()
   local counter = redis.call('HMGET', PARTITION, 'fence', 'server')
   local info = redis.pcall('INFO', 'replication')
   local server = type(info) == 'string' and string.match(info, 'master_replid:(%x+)') or ''
-  local fence = tonumber(counter[1] or 0)
+  local by_time = math.floor((now_micros - FENCE_EPOCH * 1000) / (1000 / FENCES_PER_MILLISECOND))
   if counter[2] ~= server then
-    local by_time = math.min((now - FENCE_EPOCH) * FENCES_PER_MILLISECOND, FENCE_BY_TIME_MAX)
-    fence = math.max(fence + FENCE_JUMP, by_time)
+    by_time = by_time + FENCE_MARGIN
   end
-  fence = fence + 1
+  local fence = math.max(tonumber(counter[1] or 0) + 1, math.min(by_time, FENCE_BY_TIME_MAX))
   if fence > FENCE_MAX then
     return nil
   end

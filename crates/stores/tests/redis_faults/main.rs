@@ -1,0 +1,9 @@
+//! What goes wrong around a Redis, and what that may cost: time, never a lock.
+#![cfg(not(shuttle))]
+
+mod fences;
+mod ground;
+mod keyspace;
+mod lost_answers;
+mod replicas;
+mod waiters;
