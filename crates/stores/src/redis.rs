@@ -313,13 +313,17 @@ fn lock_names(names: Value) -> Vec<LockName> {
 async fn claim_format(link: &Link) -> Result<String, FredError> {
     let key = link.keyspace.format_key();
     let slot = fred::util::redis_keyslot(key.as_bytes());
+    let look = || {
+        link.connection
+            .command("GET", slot, vec![Value::from(key.as_str())])
+    };
+    // Not written without need: a full Redis lets nobody write.
+    if let Some(found) = look().await?.into_string() {
+        return Ok(found);
+    }
     let arguments = vec![Value::from(key.as_str()), FORMAT.into()];
     link.connection.command("SETNX", slot, arguments).await?;
-    let found = link
-        .connection
-        .command("GET", slot, vec![key.into()])
-        .await?;
-    Ok(found.into_string().unwrap_or_default())
+    Ok(look().await?.into_string().unwrap_or_default())
 }
 
 fn warn(problems: &[String]) {

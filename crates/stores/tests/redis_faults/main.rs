@@ -2,6 +2,7 @@
 #![cfg(not(shuttle))]
 
 mod fences;
+mod full;
 mod ground;
 mod keyspace;
 mod lost_answers;

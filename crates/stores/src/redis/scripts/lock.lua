@@ -37,6 +37,8 @@ local function save()
   if not changed then
     return
   end
+  -- A full Redis refuses a script whose first change takes room. This one takes none: what is held can be given back.
+  redis.call('ZREM', ENDS, NAME)
   local last = tombstone or { owner = '', fence = 0, ['until'] = 0 }
   if holder then
     redis.call('HSET', LOCK, 'owner', holder.owner, 'fence', int(holder.fence), 'acquired', int(holder.acquired),
@@ -55,7 +57,6 @@ local function save()
       redis.call('DEL', LOCK)
     end
     redis.call('ZREM', NAMES, NAME)
-    redis.call('ZREM', ENDS, NAME)
   end
 end
 
@@ -63,9 +64,9 @@ local function lease(of)
   return { of.owner, of.caller, int(of.fence), int(of.acquired), int(of.expires) }
 end
 
--- A server that was promoted or restarted may have forgotten the last grants, and one that has lost everything
--- knows none. So whenever the counter is found on another server than before, it jumps past what can have been given
--- out: by a fixed step, and to what the time says.
+-- What the time says, and never further ahead of it than the margin: then whatever was forgotten, by a crash, a fail-over or
+-- a FLUSHALL, the next fence is past it, because it is later. A server that counts for the first time may have a clock
+-- that is behind that of the last one, so it adds the margin.
 local function mint()
   local counter = redis.call('HMGET', PARTITION, 'fence', 'server')
   local info = redis.pcall('INFO', 'replication')
@@ -145,10 +146,11 @@ local function node_is_alive(node)
   return node == NODE or tonumber(redis.call('ZSCORE', NODES, node) or 0) > now
 end
 
--- The caller's node has waiters in this partition, and lives. Those that have long been silent are forgotten.
+-- The caller's node has waiters in this partition, and lives. Those that have long been silent are forgotten, and that
+-- first: see save.
 local function show_life()
-  redis.call('ZADD', NODES, int(now + NODE_TTL), NODE)
   redis.call('ZREMRANGEBYSCORE', NODES, '-inf', int(now - FORGOTTEN_AFTER))
+  redis.call('ZADD', NODES, int(now + NODE_TTL), NODE)
 end
 
 -- Those of the caller's node are told in the answer, the others through their node's channel.
