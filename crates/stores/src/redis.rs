@@ -18,6 +18,7 @@ mod waiters;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -137,6 +138,8 @@ fn told(error: &FredError) -> &str {
 #[derive(Debug)]
 pub struct RedisStore {
     link: Arc<Link>,
+    /// How often leases that had run out were looked for.
+    sweeps: AtomicUsize,
     _tasks: JoinSet<()>,
 }
 
@@ -206,6 +209,7 @@ impl RedisStore {
         tasks.spawn(look_after_reconnecting(link.clone(), options.strict));
         Ok(Self {
             link,
+            sweeps: AtomicUsize::new(0),
             _tasks: tasks,
         })
     }
@@ -307,6 +311,21 @@ fn lock_names(names: Value) -> Vec<LockName> {
         .filter_map(Value::into_string)
         .filter_map(|name| LockName::parse(&name).ok())
         .collect()
+}
+
+/// What succeeded. One that failed does not spoil the others; it is an error only if nothing else came of it.
+fn some_of<T>(results: Vec<Result<T, StoreError>>) -> Result<Vec<T>, StoreError> {
+    let (mut done, mut failed) = (Vec::new(), None);
+    for result in results {
+        match result {
+            Ok(value) => done.push(value),
+            Err(error) => failed = Some(error),
+        }
+    }
+    match failed {
+        Some(error) if done.is_empty() => Err(error),
+        _ => Ok(done),
+    }
 }
 
 /// The format that is written under the prefix, which is ours if there was none.
@@ -522,23 +541,26 @@ impl LockStore for RedisStore {
         self.link.check()?;
         let link = &self.link;
         let arguments = [Value::from(limit.to_string())];
-        let due = try_join_all(link.keyspace.partitions().iter().map(async |partition| {
+        // From another partition each time, so that one where much runs out does not always come first.
+        let (before, from) = {
+            let partitions = link.keyspace.partitions();
+            let start = self.sweeps.fetch_add(1, Ordering::Relaxed) % partitions.len();
+            partitions.split_at(start)
+        };
+        let due = join_all(from.iter().chain(before).map(async |partition| {
             let keys = [Value::from(partition.ends())];
             let connection = &link.connection;
             connection
                 .run(&link.scripts.due, partition.slot, &keys, &arguments)
                 .await
         }));
-        let due: Vec<LockName> = due
-            .await?
-            .into_iter()
-            .flat_map(lock_names)
-            .take(limit)
-            .collect();
+        let due = some_of(due.await)?.into_iter().flat_map(lock_names);
+        let due: Vec<LockName> = due.take(limit).collect();
         let mut expired = Vec::new();
-        for some in due.chunks(SETTLED_AT_ONCE) {
-            let settled = try_join_all(some.iter().map(|name| self.settle(name))).await?;
-            expired.extend(settled.into_iter().filter_map(|answer| answer.expired));
+        for names in due.chunks(SETTLED_AT_ONCE) {
+            let settled = join_all(names.iter().map(|name| self.settle(name))).await;
+            let settled = some_of(settled)?.into_iter();
+            expired.extend(settled.filter_map(|answer| answer.expired));
         }
         Ok(expired)
     }

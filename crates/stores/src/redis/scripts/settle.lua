@@ -15,5 +15,10 @@ return step(function()
   if #ARGV > 4 then
     show_life()
   end
+  if not holder then
+    -- A lease that nobody swept away in time is gone by itself, and its name is left.
+    redis.call('ZREM', NAMES, NAME)
+    redis.call('ZREM', ENDS, NAME)
+  end
   return { holder and int(holder.expires) or '', redis.call('ZCARD', QUEUE), granted, missing }
 end)
