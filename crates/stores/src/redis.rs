@@ -238,12 +238,7 @@ impl RedisStore {
             let mut missing = reply.outcome.parts();
             std::iter::from_fn(|| (!missing.is_empty()).then(|| missing.ticket())).collect()
         };
-        join_all(
-            missing?
-                .into_iter()
-                .map(|ticket| link.ask_again(name, ticket)),
-        )
-        .await;
+        link.ask_again(name, missing?).await;
         let in_queue = usize::try_from(in_queue).unwrap_or(usize::MAX);
         let waiters = in_queue.max(link.waiters.count(name));
         Ok(answer(

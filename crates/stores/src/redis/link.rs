@@ -218,10 +218,26 @@ impl Link {
         Ok(held)
     }
 
-    /// A waiter is not in its queue: a message was lost, or this node was taken for dead. It asks again, for its old place.
-    pub(super) async fn ask_again(self: &Arc<Self>, name: &LockName, ticket: Ticket) {
+    /// These are not in their queue: a message was lost, or this node was taken for dead. They ask again, for their old places,
+    /// and one after the other: the first to arrive may get the lock. Also when the caller has gone away meanwhile, so that
+    /// none is left that nobody else may tell anything.
+    pub(super) async fn ask_again(self: &Arc<Self>, name: &LockName, tickets: Vec<Ticket>) {
+        let (link, name) = (self.clone(), name.clone());
+        let asking = tokio::spawn(async move {
+            for ticket in tickets {
+                if !link.ask_again_for(&name, ticket).await {
+                    return;
+                }
+            }
+        });
+        // If it has panicked, the next look goes on with the others.
+        let _ = asking.await;
+    }
+
+    /// Whether those behind it may ask now. They may not if it is not known what became of it: it might come after them.
+    async fn ask_again_for(self: &Arc<Self>, name: &LockName, ticket: Ticket) -> bool {
         let Some((claim, place)) = self.waiters.ask_about(ticket) else {
-            return;
+            return !self.waiters.has(ticket);
         };
         let asked = self
             .ask(name, &claim, Some((Duration::ZERO, 0)), place)
@@ -231,10 +247,14 @@ impl Link {
             Ok((Asked::Answered(Acquired::FencesExhausted), _)) => Wake::FencesExhausted,
             Ok((Asked::Woken(wake), _)) => wake,
             // It is back in the queue, or the next look will see to it.
-            _ => return self.waiters.answered(ticket),
+            asked => {
+                self.waiters.answered(ticket);
+                return asked.is_ok();
+            }
         };
         let waiter = self.waiters.remove(ticket);
         self.wake(name, ticket, waiter, wake);
+        true
     }
 
     /// Returns when enough replicas have what was granted on this lock's server.

@@ -87,6 +87,10 @@ impl Waiters {
         Some((entry.claim.clone(), entry.place))
     }
 
+    pub(super) fn has(&self, ticket: Ticket) -> bool {
+        self.table().by_ticket.contains_key(&ticket)
+    }
+
     /// It still waits.
     pub(super) fn answered(&self, ticket: Ticket) {
         if let Some(entry) = self.table().by_ticket.get_mut(&ticket) {

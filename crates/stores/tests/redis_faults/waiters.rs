@@ -40,3 +40,28 @@ async fn a_waiter_that_redis_has_forgotten_gets_its_place_back() {
     let wake = hears(&other, "k", second).await;
     assert_eq!(granted(&wake).owner.as_str(), "second");
 }
+
+/// As after a node has stood still for so long that all its waiters were passed by.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn waiters_that_redis_has_forgotten_come_back_in_their_order() {
+    let redis = RedisServer::start();
+    let store = open(&redis).await;
+    for round in 0..10 {
+        let key = format!("k{round}");
+        let lease = take(&store, &key).await;
+        let mut waiting = Vec::new();
+        for number in 0..16 {
+            waiting.push(wait(&store, &key, claim(&format!("{number}"))).await);
+        }
+        let queue = redis.cli(&["KEYS", &format!("*queue:lock:{key}")]);
+        let waiters = redis.cli(&["KEYS", &format!("*waiters:lock:{key}")]);
+        redis.cli(&["DEL", queue.trim(), waiters.trim()]);
+        release(&store, &lease).await;
+        for (number, wake) in waiting.into_iter().enumerate() {
+            let wake = hears(&store, &key, wake).await;
+            let lease = granted(&wake);
+            assert_eq!(lease.owner.as_str(), number.to_string());
+            release(&store, lease).await;
+        }
+    }
+}
