@@ -12,11 +12,11 @@ use fred::types::{ClusterHash, CustomCommand, Value};
 use super::script::Script;
 
 /// How Redis says that it did not run a command at all.
-const REFUSALS: [&str; 13] = [
+///
+/// Not `READONLY`, `LOADING` and `CLUSTERDOWN`: fred gives the first such answer to all that is on its way, also to what
+/// Redis has run behind it.
+const REFUSALS: [&str; 10] = [
     "NOSCRIPT",
-    "READONLY",
-    "LOADING",
-    "CLUSTERDOWN",
     "MASTERDOWN",
     "MISCONF",
     "NOREPLICAS",

@@ -1,9 +1,12 @@
 //! What was asked for may have been done, and nobody heard of it.
 
-use forrst_lock::LockStore;
-use forrst_testkit::RedisServer;
+use std::sync::Arc;
 
-use crate::ground::{acquire, claim, name, open, take, until};
+use forrst_lock::{LockStore, StoreError};
+use forrst_stores::{RedisOptions, RedisStore};
+use forrst_testkit::{Proxy, RedisServer, Way};
+
+use crate::ground::{PATIENCE, acquire, claim, name, open, take, until};
 
 #[tokio::test]
 async fn a_call_that_arrives_after_it_was_given_up_comes_to_nothing() {
@@ -18,4 +21,46 @@ async fn a_call_that_arrives_after_it_was_given_up_comes_to_nothing() {
     .await;
     assert!(acquire(&store, "k", late).await.is_err());
     take(&store, "k").await;
+}
+
+/// fred answers everything on its way with the first such error, and breaks the connection.
+#[tokio::test]
+async fn what_ran_behind_a_call_that_redis_refused_may_have_been_done() {
+    let redis = RedisServer::start();
+    let proxy = Proxy::start(redis.port());
+    let options = RedisOptions {
+        timeout: PATIENCE,
+        ..RedisOptions::default()
+    };
+    let store = Arc::new(RedisStore::open(&proxy.url(), &options).await.unwrap());
+    // Its scripts are known, so that each call is one command.
+    take(&store, "known").await;
+    proxy.delay(Way::ToClient, PATIENCE);
+    let ask = |key: &'static str| {
+        let store = store.clone();
+        tokio::spawn(async move { acquire(&store, key, claim("a")).await })
+    };
+    redis.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    let refused = ask("refused");
+    until("it is refused", async || {
+        redis.cli(&["INFO", "errorstats"]).contains("READONLY")
+    })
+    .await;
+    redis.cli(&["REPLICAOF", "NO", "ONE"]);
+    let granted = ask("granted");
+    until("it is granted", async || {
+        !redis
+            .cli(&["KEYS", "*:lock:lock:granted"])
+            .trim()
+            .is_empty()
+    })
+    .await;
+    proxy.heal();
+    for call in [refused, granted] {
+        let answer = call.await.unwrap();
+        assert!(
+            matches!(answer, Err(StoreError::MaybeDone(_))),
+            "{answer:?}"
+        );
+    }
 }
