@@ -28,14 +28,12 @@ use forrst_lock::{
     Settled, StoreError, Ticket, Timestamp, Waiter, Waiting,
 };
 use fred::error::Error as FredError;
-use fred::interfaces::{ClientLike, EventInterface};
 use fred::types::Value;
 use futures_util::future::{join_all, try_join_all};
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
+use connect::Driven;
 use connection::{Connection, store_error};
 use keyspace::{FORMAT, Keyspace, Partition, ticket_text};
 use link::{Asked, Link, Reply};
@@ -143,18 +141,6 @@ pub struct RedisStore {
     _tasks: JoinSet<()>,
 }
 
-impl Drop for RedisStore {
-    fn drop(&mut self) {
-        // Nobody can wait for it here, and it must not take for ever where nobody answers.
-        if let Ok(runtime) = Handle::try_current() {
-            let client = self.link.connection.client.clone();
-            runtime.spawn(timeout(Duration::from_secs(1), async move {
-                client.quit().await
-            }));
-        }
-    }
-}
-
 impl RedisStore {
     /// Connects to the Redis that `url` names, and looks at how it is set up.
     ///
@@ -166,26 +152,25 @@ impl RedisStore {
         if !(1..=64).contains(&options.prefix.len()) || !options.prefix.chars().all(allowed) {
             return Err(RedisError::BadPrefix(options.prefix.clone()));
         }
-        let keyspace = Keyspace::new(&options.prefix);
-        let node = uuid::Uuid::new_v4().simple().to_string();
-        let channel = format!("{}{node}", keyspace.channel());
-        let connected = connect::connect(url, &channel, options).await?;
+        let unreachable = |error| RedisError::Unreachable {
+            url: url_without_secrets(url),
+            error,
+        };
+        let builder = connect::builder(url, options)?;
+        let driven = Driven::connect(&builder).await.map_err(unreachable)?;
+        let connection = Connection::new(driven.client.clone(), options.timeout);
         let (undo, given_up) = mpsc::unbounded_channel();
         let link = Arc::new(Link {
-            connection: Connection::new(connected.client, options.timeout),
-            keyspace,
+            connection: Arc::new(connection),
+            keyspace: Keyspace::new(&options.prefix),
             scripts: Scripts::new(),
             waiters: Waiters::default(),
-            node,
+            node: uuid::Uuid::new_v4().simple().to_string(),
             replicas: options.wait,
             timeout: options.timeout,
             refusal: Default::default(),
             undo,
         });
-        let unreachable = |error| RedisError::Unreachable {
-            url: url_without_secrets(url),
-            error,
-        };
         if let Some(version) = setup::too_old(&link.connection)
             .await
             .map_err(unreachable)?
@@ -203,8 +188,13 @@ impl RedisStore {
             return Err(RedisError::Unsafe(problems));
         }
         warn(&problems);
+        let listening = Driven::connect(&builder).await.map_err(unreachable)?;
+        let line = listener::Line::of(listening, &link.channel()).await;
+        let line = line.map_err(unreachable)?;
         let mut tasks = JoinSet::new();
-        tasks.spawn(listener::run(link.clone(), connected.subscriber));
+        let connection = link.connection.clone();
+        tasks.spawn(connection::keep(connection, builder.clone(), driven));
+        tasks.spawn(listener::run(link.clone(), builder, line));
         tasks.spawn(undo::run(link.clone(), given_up));
         tasks.spawn(look_after_reconnecting(link.clone(), options.strict));
         Ok(Self {
@@ -348,9 +338,8 @@ fn warn(problems: &[String]) {
 
 /// Another server may answer after a fail-over, or the same one with other settings.
 async fn look_after_reconnecting(link: Arc<Link>, strict: bool) {
-    let mut reconnected = link.connection.client.reconnect_rx();
-    while let Ok(server) = reconnected.recv().await {
-        tracing::info!(%server, "connected to Redis");
+    let mut made = link.connection.made();
+    while made.changed().await.is_ok() {
         if let Ok(problems) = setup::problems(&link.connection, link.replicas).await {
             warn(&problems);
             let refusal = (strict && !problems.is_empty()).then(|| problems.join("; "));

@@ -1,19 +1,18 @@
-//! From a URL to connections that mend themselves.
+//! From a URL to a connection.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fred::clients::{Client, SubscriberClient};
-use fred::error::Error as FredError;
-use fred::interfaces::{ClientLike, PubsubInterface};
+use fred::clients::Client;
+use fred::error::{Error as FredError, ErrorKind};
+use fred::interfaces::{ClientLike, ClusterInterface};
 use fred::rustls::pki_types::CertificateDer;
 use fred::rustls::pki_types::pem::PemObject;
 use fred::rustls::{ClientConfig, RootCertStore, crypto};
-use fred::types::Builder;
-use fred::types::config::{
-    Config, ConnectionConfig, PerformanceConfig, ReconnectPolicy, TcpConfig, UnresponsiveConfig,
-};
+use fred::types::config::{Config, ConnectionConfig, PerformanceConfig, ServerConfig, TcpConfig};
+use fred::types::{Builder, ConnectHandle};
+use tokio::time::sleep;
 
 use super::{RedisError, RedisOptions};
 use crate::url_without_secrets;
@@ -22,33 +21,79 @@ use crate::url_without_secrets;
 const MESSAGES: usize = 8192;
 /// More commands than this on their way means that Redis does not keep up.
 const MAX_COMMANDS: usize = 100_000;
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-pub(super) struct Connected {
+/// A client of fred's with the task that drives it. Dropped, it ends, and whoever waits for an answer hears at once.
+///
+/// It is used for one connection (in a cluster, for one to each server), until that breaks. fred could connect anew by
+/// itself, but not when its task has ended or hangs, and it miscounts what it has yet to write when it is started twice.
+pub(super) struct Driven {
     pub(super) client: Client,
-    pub(super) subscriber: SubscriberClient,
+    task: ConnectHandle,
 }
 
-/// Connects, and does not hang where nobody answers.
-pub(super) async fn connect(
-    url: &str,
-    channel: &str,
-    options: &RedisOptions,
-) -> Result<Connected, RedisError> {
-    let builder = builder(url, options)?;
-    let unreachable = |error: FredError| RedisError::Unreachable {
-        url: url_without_secrets(url),
-        error,
+impl Driven {
+    /// Connects, and does not hang where nobody answers.
+    pub(super) async fn connect(builder: &Builder) -> Result<Self, FredError> {
+        let client = builder.build()?;
+        let task = client.connect();
+        let mut driven = Self { client, task };
+        while !driven.client.is_connected() {
+            if driven.task.is_finished() {
+                return Err(driven.ended().await);
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
+        Ok(driven)
+    }
+
+    /// The same after one that broke, for as long as it takes.
+    pub(super) async fn connect_again(builder: &Builder) -> Self {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            sleep(pause).await;
+            match Self::connect(builder).await {
+                Ok(driven) => return driven,
+                Err(error) => tracing::debug!(%error, "cannot connect to Redis"),
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Returns when the connection is broken. Not to be asked twice.
+    pub(super) async fn ended(&mut self) -> FredError {
+        match (&mut self.task).await {
+            Ok(Err(error)) => error,
+            _ => FredError::new(ErrorKind::Canceled, "the connection was closed"),
+        }
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A cluster may have lost all servers that its URL names, and still be whole: those that were seen in it are tried, too.
+pub(super) fn remember_servers(builder: &mut Builder, client: &Client) {
+    let Some(state) = client.cached_cluster_state() else {
+        return;
     };
-    let client = builder.build().map_err(unreachable)?;
-    client.init().await.map_err(unreachable)?;
-    let subscriber = builder.build_subscriber_client().map_err(unreachable)?;
-    subscriber.init().await.map_err(unreachable)?;
-    subscriber.manage_subscriptions();
-    subscriber.subscribe(channel).await.map_err(unreachable)?;
-    Ok(Connected { client, subscriber })
+    builder.with_config(|config| {
+        if let ServerConfig::Clustered { hosts, .. } = &mut config.server {
+            let seen = state.unique_primary_nodes();
+            let new: Vec<_> = seen
+                .into_iter()
+                .filter(|server| !hosts.contains(server))
+                .collect();
+            hosts.extend(new);
+        }
+    });
 }
 
-fn builder(url: &str, options: &RedisOptions) -> Result<Builder, RedisError> {
+pub(super) fn builder(url: &str, options: &RedisOptions) -> Result<Builder, RedisError> {
     let mut config = Config::from_url(url).map_err(|error| RedisError::BadUrl {
         url: url_without_secrets(url),
         error,
@@ -59,7 +104,6 @@ fn builder(url: &str, options: &RedisOptions) -> Result<Builder, RedisError> {
     let timeout = options.timeout;
     let mut builder = Builder::from_config(config);
     builder
-        .set_policy(reconnect_policy())
         .set_performance_config(PerformanceConfig {
             default_command_timeout: timeout,
             broadcast_channel_capacity: MESSAGES,
@@ -69,12 +113,9 @@ fn builder(url: &str, options: &RedisOptions) -> Result<Builder, RedisError> {
             connection_timeout: timeout,
             internal_command_timeout: timeout,
             max_command_attempts: 1,
+            // With one attempt fred cannot follow an ASK, and its task ends when it tries.
+            max_redirections: 0,
             max_command_buffer_len: MAX_COMMANDS,
-            // A stalled server is given up before its commands are, and then everyone hears at once.
-            unresponsive: UnresponsiveConfig {
-                max_timeout: Some(timeout * 3 / 4),
-                interval: (timeout / 10).max(Duration::from_millis(10)),
-            },
             tcp: TcpConfig {
                 nodelay: Some(true),
                 ..TcpConfig::default()
@@ -82,12 +123,6 @@ fn builder(url: &str, options: &RedisOptions) -> Result<Builder, RedisError> {
             ..ConnectionConfig::default()
         });
     Ok(builder)
-}
-
-/// For ever, soon at first.
-fn reconnect_policy() -> ReconnectPolicy {
-    let (for_ever, first_millis, longest_millis, base) = (0, 20, 500, 2);
-    ReconnectPolicy::new_exponential(for_ever, first_millis, longest_millis, base)
 }
 
 /// Trusts the certificates in this file, and no others.

@@ -1,15 +1,20 @@
-//! One connection to Redis, and what can become of a command on it.
+//! The connection to Redis, and what can become of a command on it.
 
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use forrst_lock::StoreError;
 use fred::clients::Client;
-use fred::error::Error as FredError;
+use fred::error::{Error as FredError, ErrorKind};
 use fred::interfaces::ClientLike;
 use fred::types::config::{Options, Server};
-use fred::types::{ClusterHash, CustomCommand, Value};
+use fred::types::{Builder, ClusterHash, CustomCommand, Value};
+use tokio::sync::{Notify, watch};
 
+use super::connect::{Driven, remember_servers};
 use super::script::Script;
+
+pub(super) const NOT_CONNECTED: &str = "not connected to Redis";
 
 /// How Redis says that it did not run a command at all.
 ///
@@ -28,10 +33,32 @@ const REFUSALS: [&str; 10] = [
     "ASK",
 ];
 
-#[derive(Debug, Clone)]
+/// The connection that there is at the moment, if any. [`keep`] makes the next one.
+#[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) client: Client,
+    current: RwLock<Option<Client>>,
+    given_up: Notify,
+    /// How many there have been.
+    made: watch::Sender<u64>,
     options: Options,
+}
+
+/// Makes a new connection whenever one breaks or is given up. Works until the store is gone.
+pub(super) async fn keep(connection: Arc<Connection>, mut builder: Builder, mut driven: Driven) {
+    loop {
+        tokio::select! {
+            error = driven.ended() => tracing::warn!(%error, "the connection to Redis has ended"),
+            () = connection.given_up.notified() => {
+                tracing::warn!("Redis does not answer: connecting anew");
+            }
+        }
+        connection.set(None);
+        remember_servers(&mut builder, &driven.client);
+        drop(driven);
+        driven = Driven::connect_again(&builder).await;
+        tracing::info!(servers = ?driven.client.active_connections(), "connected to Redis");
+        connection.set(Some(driven.client.clone()));
+    }
 }
 
 impl Connection {
@@ -43,7 +70,62 @@ impl Connection {
             fail_fast: true,
             ..Options::default()
         };
-        Self { client, options }
+        Self {
+            current: RwLock::new(Some(client)),
+            given_up: Notify::new(),
+            made: watch::Sender::new(1),
+            options,
+        }
+    }
+
+    pub(super) fn client(&self) -> Option<Client> {
+        let current = self.current.read();
+        current.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes with every connection that is made.
+    pub(super) fn made(&self) -> watch::Receiver<u64> {
+        self.made.subscribe()
+    }
+
+    fn set(&self, client: Option<Client>) {
+        let is_new = client.is_some();
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = client;
+        if is_new {
+            self.made.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// A server that stands still keeps its connections open. One that did not answer in time is not asked again: all
+    /// hear at once, until there is another connection.
+    fn give_up(&self, client: &Client) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        if current
+            .as_ref()
+            .is_some_and(|current| current.id() == client.id())
+        {
+            *current = None;
+            self.given_up.notify_one();
+        }
+    }
+
+    async fn send(
+        &self,
+        options: &Options,
+        command: CustomCommand,
+        arguments: Vec<Value>,
+    ) -> Result<Value, FredError> {
+        let Some(client) = self.client() else {
+            return Err(FredError::new(ErrorKind::Canceled, NOT_CONNECTED));
+        };
+        let answer = client
+            .with_options(options)
+            .custom(command, arguments)
+            .await;
+        if matches!(&answer, Err(error) if *error.kind() == ErrorKind::Timeout) {
+            self.give_up(&client);
+        }
+        answer
     }
 
     /// Runs a script by its hash; by its text where the server does not have it, as after a restart.
@@ -79,8 +161,7 @@ impl Connection {
         arguments: Vec<Value>,
     ) -> Result<Value, FredError> {
         let command = CustomCommand::new_static(name, ClusterHash::Custom(slot), false);
-        let client = self.client.with_options(&self.options);
-        client.custom(command, arguments).await
+        self.send(&self.options, command, arguments).await
     }
 
     /// The same for a server of the caller's choice; none when there is only one.
@@ -96,8 +177,7 @@ impl Connection {
         };
         let command = CustomCommand::new_static(name, ClusterHash::Random, false);
         let arguments = arguments.iter().copied().map(Value::from).collect();
-        let client = self.client.with_options(&options);
-        client.custom(command, arguments).await
+        self.send(&options, command, arguments).await
     }
 }
 
@@ -107,7 +187,9 @@ fn has_prefix(error: &FredError, prefix: &str) -> bool {
 
 /// Whether a command that failed may have run all the same.
 pub(super) fn store_error(error: FredError) -> StoreError {
-    if REFUSALS.iter().any(|prefix| has_prefix(&error, prefix)) {
+    // One that went to the wrong server of a cluster was sent back.
+    let is_redirected = *error.kind() == ErrorKind::Routing;
+    if is_redirected || REFUSALS.iter().any(|prefix| has_prefix(&error, prefix)) {
         StoreError::NotDone(Box::new(error))
     } else {
         StoreError::MaybeDone(Box::new(error))

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use forrst_lock::state::{Abandon, Acquired, Claim, NotHeld};
 use forrst_lock::{Caller, Lease, LockName, StoreError, Ticket, Timestamp, Waiter, Wake};
-use fred::interfaces::ClientLike;
 use fred::types::Value;
 use tokio::sync::mpsc;
 
-use super::connection::{Connection, store_error};
+use super::connection::{Connection, NOT_CONNECTED, store_error};
 use super::keyspace::{Keyspace, ticket_text};
 use super::reply::Parts;
 use super::script::{Script, Scripts};
@@ -17,7 +16,7 @@ use super::waiters::{Place, Waiters};
 
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) connection: Connection,
+    pub(super) connection: Arc<Connection>,
     pub(super) keyspace: Keyspace,
     pub(super) scripts: Scripts,
     pub(super) waiters: Waiters,
@@ -100,10 +99,15 @@ impl Link {
             .unwrap_or_else(|error| Err(StoreError::MaybeDone(Box::new(error))))
     }
 
+    /// Where this process hears of what concerns its waiters.
+    pub(super) fn channel(&self) -> String {
+        format!("{}{}", self.keyspace.channel(), self.node)
+    }
+
     /// Fails at once when there is no use in asking.
     pub(super) fn check(&self) -> Result<(), StoreError> {
-        if !self.connection.client.is_connected() {
-            return Err(StoreError::NotDone("not connected to Redis".into()));
+        if self.connection.client().is_none() {
+            return Err(StoreError::NotDone(NOT_CONNECTED.into()));
         }
         let refusal = self.refusal.read();
         match refusal.ok().and_then(|refusal| refusal.clone()) {

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forrst_lock::{LockName, Wake};
-use fred::clients::SubscriberClient;
-use fred::interfaces::{ClientLike, EventInterface};
-use fred::types::{Message, Value};
+use fred::error::Error as FredError;
+use fred::interfaces::{EventInterface, PubsubInterface};
+use fred::types::{Builder, Message, Value};
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::connect::{Driven, remember_servers};
 use super::link::Link;
 use super::reply::Parts;
 
@@ -17,34 +19,60 @@ use super::reply::Parts;
 const BEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(3);
 
+/// A connection that hears a channel.
+pub(super) struct Line {
+    driven: Driven,
+    messages: Receiver<Message>,
+}
+
+impl Line {
+    pub(super) async fn of(driven: Driven, channel: &str) -> Result<Self, FredError> {
+        let messages = driven.client.message_rx();
+        driven.client.subscribe(channel).await?;
+        Ok(Self { driven, messages })
+    }
+}
+
 /// Works until the store is gone.
-pub(super) async fn run(link: Arc<Link>, subscriber: SubscriberClient) {
-    let mut messages = subscriber.message_rx();
+pub(super) async fn run(link: Arc<Link>, mut builder: Builder, mut line: Line) {
+    loop {
+        listen(&link, &mut line).await;
+        remember_servers(&mut builder, &line.driven.client);
+        drop(line);
+        line = loop {
+            let driven = Driven::connect_again(&builder).await;
+            if let Ok(line) = Line::of(driven, &link.channel()).await {
+                break line;
+            }
+        };
+    }
+}
+
+/// Passes on what is heard, until nothing is heard any more.
+async fn listen(link: &Arc<Link>, line: &mut Line) {
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last_heard = Instant::now();
     loop {
         tokio::select! {
-            message = messages.recv() => match message {
+            message = line.messages.recv() => match message {
                 Ok(message) => {
                     last_heard = Instant::now();
-                    pass_on(&link, &message);
+                    pass_on(link, &message);
                 }
                 // What was missed is found by the next look at each key.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             },
+            _ = line.driven.ended() => return,
             _ = beat.tick() => {
-                if last_heard.elapsed() > SILENCE && subscriber.is_connected() {
+                if last_heard.elapsed() > SILENCE {
                     tracing::warn!("nothing is heard from Redis' channel: connecting it anew");
-                    last_heard = Instant::now();
-                    let subscriber = subscriber.clone();
-                    tokio::spawn(async move { subscriber.force_reconnection().await });
+                    return;
                 }
                 let link = link.clone();
                 tokio::spawn(async move {
-                    let channel = format!("{}{}", link.keyspace.channel(), link.node);
-                    let arguments = vec![Value::from(channel), Value::from("")];
+                    let arguments = vec![Value::from(link.channel()), Value::from("")];
                     link.connection.command("PUBLISH", 0, arguments).await
                 });
             }

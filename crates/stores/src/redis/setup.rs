@@ -49,8 +49,8 @@ pub(super) async fn too_old(connection: &Connection) -> Result<Option<String>, F
 
 /// The primaries of a cluster; else the one server there is.
 fn servers(connection: &Connection) -> Vec<Option<Server>> {
-    let cluster = connection.client.cached_cluster_state();
-    match cluster {
+    let client = connection.client();
+    match client.and_then(|client| client.cached_cluster_state()) {
         Some(cluster) => cluster
             .unique_primary_nodes()
             .into_iter()

@@ -7,4 +7,6 @@ mod ground;
 mod keyspace;
 mod lost_answers;
 mod replicas;
+mod resharding;
+mod stalled;
 mod waiters;
