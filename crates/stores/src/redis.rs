@@ -187,7 +187,7 @@ impl RedisStore {
         if options.strict && !problems.is_empty() {
             return Err(RedisError::Unsafe(problems));
         }
-        warn(&problems);
+        setup::warn(&problems);
         let listening = Driven::connect(&builder).await.map_err(unreachable)?;
         let line = listener::Line::of(listening, &link.channel()).await;
         let line = line.map_err(unreachable)?;
@@ -196,7 +196,8 @@ impl RedisStore {
         tasks.spawn(connection::keep(connection, builder.clone(), driven));
         tasks.spawn(listener::run(link.clone(), builder, line));
         tasks.spawn(undo::run(link.clone(), given_up));
-        tasks.spawn(look_after_reconnecting(link.clone(), options.strict));
+        let (wait, strict) = (options.wait, options.strict);
+        tasks.spawn(setup::watch(link.clone(), wait, strict, problems));
         Ok(Self {
             link,
             sweeps: AtomicUsize::new(0),
@@ -328,26 +329,6 @@ async fn claim_format(link: &Link) -> Result<String, FredError> {
     let arguments = vec![Value::from(key.as_str()), FORMAT.into()];
     link.connection.command("SETNX", slot, arguments).await?;
     Ok(look().await?.into_string().unwrap_or_default())
-}
-
-fn warn(problems: &[String]) {
-    for problem in problems {
-        tracing::warn!("UNSAFE: {problem}");
-    }
-}
-
-/// Another server may answer after a fail-over, or the same one with other settings.
-async fn look_after_reconnecting(link: Arc<Link>, strict: bool) {
-    let mut made = link.connection.made();
-    while made.changed().await.is_ok() {
-        if let Ok(problems) = setup::problems(&link.connection, link.replicas).await {
-            warn(&problems);
-            let refusal = (strict && !problems.is_empty()).then(|| problems.join("; "));
-            if let Ok(mut current) = link.refusal.write() {
-                *current = refusal;
-            }
-        }
-    }
 }
 
 fn answer<T>(outcome: T, reply: Reply) -> Answer<T> {

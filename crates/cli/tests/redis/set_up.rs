@@ -1,6 +1,6 @@
 //! A Redis that can lose locks, that cannot be reached, or that wants a password or TLS.
 
-use forrst_testkit::{Lock, RedisOptions, RedisReplicas, RedisServer, Serve};
+use forrst_testkit::{Lock, RedisOptions, RedisReplicas, RedisServer, Serve, until};
 
 use crate::nodes::{FORRST, HOUR, node_with, take};
 
@@ -71,6 +71,20 @@ fn a_replica_that_nobody_waits_for_is_unsafe() {
     take(&waits, &Lock::global("waited for"), "a", HOUR);
     let lease = set.replicas()[0].cli(&["KEYS", "*"]);
     assert!(!lease.is_empty(), "the replica has nothing");
+}
+
+/// Found safe when the server started, and not any more when it connects again.
+#[test]
+fn a_redis_that_has_become_unsafe_is_warned_about_every_time() {
+    let redis = RedisServer::start();
+    let node = node_with(&redis.url(), &[]);
+    let warnings = || node.errors().matches("UNSAFE").count();
+    redis.cli(&["CONFIG", "SET", "appendonly", "no"]);
+    for count in 0..5 {
+        assert_eq!(warnings(), count);
+        redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        until("there is another warning", || warnings() > count);
+    }
 }
 
 #[test]

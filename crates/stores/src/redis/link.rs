@@ -25,7 +25,7 @@ pub(super) struct Link {
     /// How many replicas have to have a grant before it counts.
     pub(super) replicas: u32,
     pub(super) timeout: Duration,
-    /// Why this Redis must not be used as it is set up.
+    /// Why this Redis must not grant anything as it is set up.
     pub(super) refusal: RwLock<Option<String>>,
     pub(super) undo: mpsc::UnboundedSender<(LockName, Abandon)>,
 }
@@ -109,6 +109,11 @@ impl Link {
         if self.connection.client().is_none() {
             return Err(StoreError::NotDone(NOT_CONNECTED.into()));
         }
+        Ok(())
+    }
+
+    /// Nothing is granted by a Redis that may lose it. What is held is looked after all the same.
+    fn check_set_up(&self) -> Result<(), StoreError> {
         let refusal = self.refusal.read();
         match refusal.ok().and_then(|refusal| refusal.clone()) {
             Some(refusal) => Err(StoreError::NotDone(refusal.into())),
@@ -124,6 +129,7 @@ impl Link {
         wait: Option<(Duration, usize)>,
         place: Option<Place>,
     ) -> Result<(Asked, Reply), StoreError> {
+        self.check_set_up()?;
         let number = |number: Option<u128>| number.map_or_else(String::new, |n| n.to_string());
         let attempt = claim
             .attempt

@@ -1,13 +1,21 @@
 //! Whether a Redis is set up so that it keeps locks.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use fred::error::Error as FredError;
 use fred::interfaces::ClusterInterface;
 use fred::types::Value;
 use fred::types::config::Server;
+use tokio::time::{sleep, timeout};
 
 use super::connection::Connection;
+use super::link::Link;
+
+/// How soon to look again while something is wrong: it may be put right at any time.
+const NEXT_LOOK: Duration = Duration::from_secs(3);
+const NEXT_TRY: Duration = Duration::from_millis(200);
 
 /// One server, as far as it matters for locks.
 #[derive(Debug, Default)]
@@ -17,6 +25,46 @@ struct Facts {
     has_log: bool,
     has_snapshots: bool,
     replicas: u32,
+}
+
+pub(super) fn warn(problems: &[String]) {
+    for problem in problems {
+        tracing::warn!("UNSAFE: {problem}");
+    }
+}
+
+/// Looks at every new connection: another server may answer after a fail-over, or the same one with other settings. Where
+/// something is wrong, looks until it is put right, and refuses grants meanwhile if it is told to.
+///
+/// Works until the store is gone.
+pub(super) async fn watch(link: Arc<Link>, wait_for: u32, strict: bool, mut known: Vec<String>) {
+    let mut made = link.connection.made();
+    loop {
+        let is_new = match known.is_empty() {
+            true => made.changed().await.is_ok(),
+            false => timeout(NEXT_LOOK, made.changed()).await.is_ok(),
+        };
+        let found = until_seen(&link.connection, wait_for).await;
+        if is_new || found != known {
+            warn(&found);
+        }
+        if found.is_empty() && !known.is_empty() {
+            tracing::info!("Redis is set up so that it keeps locks");
+        }
+        if let Ok(mut refusal) = link.refusal.write() {
+            *refusal = (strict && !found.is_empty()).then(|| found.join("; "));
+        }
+        known = found;
+    }
+}
+
+async fn until_seen(connection: &Connection, wait_for: u32) -> Vec<String> {
+    loop {
+        match problems(connection, wait_for).await {
+            Ok(found) => return found,
+            Err(_) => sleep(NEXT_TRY).await,
+        }
+    }
 }
 
 /// Everything that is wrong with the servers that keep locks, each in one sentence.

@@ -9,4 +9,5 @@ mod lost_answers;
 mod replicas;
 mod resharding;
 mod stalled;
+mod strict;
 mod waiters;
