@@ -10,9 +10,11 @@ mod connection;
 mod keyspace;
 mod link;
 mod listener;
+mod replication;
 mod reply;
 mod script;
 mod setup;
+mod start;
 mod undo;
 mod waiters;
 
@@ -22,7 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forrst_lock::state::{Acquire, Acquired, Extend, NotHeld, Release};
+use forrst_lock::state::{Acquire, Acquired, Extend, NotHeld, Release, Wake};
 use forrst_lock::{
     Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, Page,
     Settled, StoreError, Ticket, Timestamp, Waiter, Waiting,
@@ -30,16 +32,14 @@ use forrst_lock::{
 use fred::error::Error as FredError;
 use fred::types::Value;
 use futures_util::future::{join_all, try_join_all};
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use connect::Driven;
-use connection::{Connection, store_error};
-use keyspace::{FORMAT, Keyspace, Partition, ticket_text};
+use connection::store_error;
+use keyspace::{FORMAT, Partition, ticket_text};
 use link::{Asked, Link, Reply};
 use reply::{BadReply, Parts};
-use script::Scripts;
-use waiters::Waiters;
+use start::NotStarted;
 
 use crate::url_without_secrets;
 
@@ -152,57 +152,16 @@ impl RedisStore {
         if !(1..=64).contains(&options.prefix.len()) || !options.prefix.chars().all(allowed) {
             return Err(RedisError::BadPrefix(options.prefix.clone()));
         }
-        let unreachable = |error| RedisError::Unreachable {
-            url: url_without_secrets(url),
-            error,
-        };
         let builder = connect::builder(url, options)?;
-        let driven = Driven::connect(&builder).await.map_err(unreachable)?;
-        let connection = Connection::new(driven.client.clone(), options.timeout);
-        let (undo, given_up) = mpsc::unbounded_channel();
-        let link = Arc::new(Link {
-            connection: Arc::new(connection),
-            keyspace: Keyspace::new(&options.prefix),
-            scripts: Scripts::new(),
-            waiters: Waiters::default(),
-            node: uuid::Uuid::new_v4().simple().to_string(),
-            replicas: options.wait,
-            timeout: options.timeout,
-            refusal: Default::default(),
-            undo,
-        });
-        if let Some(version) = setup::too_old(&link.connection)
+        Self::start(builder, options)
             .await
-            .map_err(unreachable)?
-        {
-            return Err(RedisError::TooOld(version));
-        }
-        let found = claim_format(&link).await.map_err(unreachable)?;
-        if found != FORMAT {
-            let prefix = options.prefix.clone();
-            return Err(RedisError::OtherFormat { prefix, found });
-        }
-        let problems = setup::problems(&link.connection, options.wait);
-        let problems = problems.await.map_err(unreachable)?;
-        if options.strict && !problems.is_empty() {
-            return Err(RedisError::Unsafe(problems));
-        }
-        setup::warn(&problems);
-        let listening = Driven::connect(&builder).await.map_err(unreachable)?;
-        let line = listener::Line::of(listening, &link.channel()).await;
-        let line = line.map_err(unreachable)?;
-        let mut tasks = JoinSet::new();
-        let connection = link.connection.clone();
-        tasks.spawn(connection::keep(connection, builder.clone(), driven));
-        tasks.spawn(listener::run(link.clone(), builder, line));
-        tasks.spawn(undo::run(link.clone(), given_up));
-        let (wait, strict) = (options.wait, options.strict);
-        tasks.spawn(setup::watch(link.clone(), wait, strict, problems));
-        Ok(Self {
-            link,
-            sweeps: AtomicUsize::new(0),
-            _tasks: tasks,
-        })
+            .map_err(|why| match why {
+                NotStarted::Refused(error) => error,
+                NotStarted::Failed(error) => RedisError::Unreachable {
+                    url: url_without_secrets(url),
+                    error,
+                },
+            })
     }
 
     /// The first of this process' waiters for `name` hear what they missed.
@@ -212,6 +171,7 @@ impl RedisStore {
         tickets: &[Ticket],
     ) -> Result<Answer<Settled>, StoreError> {
         let link = &self.link;
+        let since = Instant::now();
         let arguments = tickets.iter().map(|ticket| ticket_text(*ticket).into());
         let mut reply = link
             .step(|all| &all.settle, name, None, arguments.collect())
@@ -222,7 +182,9 @@ impl RedisStore {
         let mut granted = reply.outcome.parts();
         if !granted.is_empty() {
             let (ticket, wake) = granted.news(name)?;
-            link.wait_for_replicas(name).await?;
+            if let Wake::Granted(lease) = &wake {
+                link.until_replicated(lease, since).await?;
+            }
             link.tell(name, ticket, wake);
         }
         let missing: Result<Vec<Ticket>, BadReply> = {
@@ -312,23 +274,6 @@ fn some_of<T>(results: Vec<Result<T, StoreError>>) -> Result<Vec<T>, StoreError>
         Some(error) if done.is_empty() => Err(error),
         _ => Ok(done),
     }
-}
-
-/// The format that is written under the prefix, which is ours if there was none.
-async fn claim_format(link: &Link) -> Result<String, FredError> {
-    let key = link.keyspace.format_key();
-    let slot = fred::util::redis_keyslot(key.as_bytes());
-    let look = || {
-        link.connection
-            .command("GET", slot, vec![Value::from(key.as_str())])
-    };
-    // Not written without need: a full Redis lets nobody write.
-    if let Some(found) = look().await?.into_string() {
-        return Ok(found);
-    }
-    let arguments = vec![Value::from(key.as_str()), FORMAT.into()];
-    link.connection.command("SETNX", slot, arguments).await?;
-    Ok(look().await?.into_string().unwrap_or_default())
 }
 
 fn answer<T>(outcome: T, reply: Reply) -> Answer<T> {

@@ -118,12 +118,22 @@ impl Connection {
         let Some(client) = self.client() else {
             return Err(FredError::new(ErrorKind::Canceled, NOT_CONNECTED));
         };
+        self.send_by(&client, options, command, arguments).await
+    }
+
+    async fn send_by(
+        &self,
+        client: &Client,
+        options: &Options,
+        command: CustomCommand,
+        arguments: Vec<Value>,
+    ) -> Result<Value, FredError> {
         let answer = client
             .with_options(options)
             .custom(command, arguments)
             .await;
         if matches!(&answer, Err(error) if *error.kind() == ErrorKind::Timeout) {
-            self.give_up(&client);
+            self.give_up(client);
         }
         answer
     }
@@ -162,6 +172,19 @@ impl Connection {
     ) -> Result<Value, FredError> {
         let command = CustomCommand::new_static(name, ClusterHash::Custom(slot), false);
         self.send(&self.options, command, arguments).await
+    }
+
+    /// The same where it has to be the connection that was used before: if that is broken, this fails.
+    pub(super) async fn command_by(
+        &self,
+        client: &Client,
+        name: &'static str,
+        slot: u16,
+        arguments: Vec<Value>,
+    ) -> Result<Value, FredError> {
+        let command = CustomCommand::new_static(name, ClusterHash::Custom(slot), false);
+        self.send_by(client, &self.options, command, arguments)
+            .await
     }
 
     /// The same for a server of the caller's choice; none when there is only one.

@@ -66,7 +66,7 @@ impl Partition {
         let tag = &self.tag;
         let ticket = ticket.map_or_else(|| "-".to_owned(), ticket_text);
         [
-            format!("{tag}:lock:{name}"),
+            self.lock(name),
             format!("{tag}:queue:{name}"),
             format!("{tag}:waiters:{name}"),
             format!("{tag}:fence"),
@@ -76,6 +76,16 @@ impl Partition {
             format!("{tag}:undone:{ticket}"),
         ]
         .map(Value::from)
+    }
+
+    /// Who holds a lock.
+    pub(super) fn lock(&self, name: &LockName) -> String {
+        format!("{}:lock:{name}", self.tag)
+    }
+
+    /// Written so that replicas have something to take over.
+    pub(super) fn replicated(&self) -> String {
+        format!("{}:replicated", self.tag)
     }
 
     /// The names of all held locks, in their own order.

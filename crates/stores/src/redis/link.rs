@@ -7,9 +7,11 @@ use forrst_lock::state::{Abandon, Acquired, Claim, NotHeld};
 use forrst_lock::{Caller, Lease, LockName, StoreError, Ticket, Timestamp, Waiter, Wake};
 use fred::types::Value;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-use super::connection::{Connection, NOT_CONNECTED, store_error};
+use super::connection::{Connection, NOT_CONNECTED};
 use super::keyspace::{Keyspace, ticket_text};
+use super::replication::Replication;
 use super::reply::Parts;
 use super::script::{Script, Scripts};
 use super::waiters::{Place, Waiters};
@@ -22,8 +24,8 @@ pub(super) struct Link {
     pub(super) waiters: Waiters,
     /// This process, among all that share the store.
     pub(super) node: String,
-    /// How many replicas have to have a grant before it counts.
-    pub(super) replicas: u32,
+    /// Where replicas have to have a grant before it counts.
+    pub(super) replication: Option<Replication>,
     pub(super) timeout: Duration,
     /// Why this Redis must not grant anything as it is set up.
     pub(super) refusal: RwLock<Option<String>>,
@@ -65,7 +67,7 @@ impl Link {
                 Value::from(name.as_str()),
                 Value::from(link.node.as_str()),
                 Value::from(link.keyspace.channel()),
-                Value::from(if link.replicas > 0 { "1" } else { "0" }),
+                Value::from(if link.replication.is_some() { "1" } else { "0" }),
             ];
             all.extend(arguments);
             let keys = partition.keys(&name, ticket);
@@ -83,7 +85,7 @@ impl Link {
             for news in answer.parts() {
                 let (ticket, wake) = Parts::of(news).news(&name)?;
                 match wake {
-                    Wake::Granted(lease) if link.replicas > 0 => {
+                    Wake::Granted(lease) if link.replication.is_some() => {
                         link.confirm(name.clone(), ticket, lease);
                     }
                     wake => link.tell(&name, ticket, wake),
@@ -130,6 +132,7 @@ impl Link {
         place: Option<Place>,
     ) -> Result<(Asked, Reply), StoreError> {
         self.check_set_up()?;
+        let since = Instant::now();
         let number = |number: Option<u128>| number.map_or_else(String::new, |n| n.to_string());
         let attempt = claim
             .attempt
@@ -155,7 +158,7 @@ impl Link {
         let asked = match outcome.text("outcome")?.as_str() {
             "granted" => {
                 let lease = outcome.lease(name)?;
-                self.wait_for_replicas(name).await?;
+                self.until_replicated(&lease, since).await?;
                 Asked::Answered(Acquired::Granted(lease))
             }
             "held" => Asked::Answered(Acquired::Held {
@@ -221,10 +224,13 @@ impl Link {
         name: &LockName,
         lease: &Lease,
     ) -> Result<Result<Lease, NotHeld>, StoreError> {
+        let since = Instant::now();
         let fence = lease.fence.number().to_string();
         let reply = self.step(|all| &all.confirm, name, None, vec![Value::from(fence)]);
         let held = reply.await?.outcome.held(name)?;
-        self.wait_for_replicas(name).await?;
+        if let Ok(lease) = &held {
+            self.until_replicated(lease, since).await?;
+        }
         Ok(held)
     }
 
@@ -267,27 +273,16 @@ impl Link {
         true
     }
 
-    /// Returns when enough replicas have what was granted on this lock's server.
-    pub(super) async fn wait_for_replicas(&self, name: &LockName) -> Result<(), StoreError> {
-        if self.replicas == 0 {
-            return Ok(());
+    /// Returns when enough replicas have this lease, in the time that is left for a call that began at `since`.
+    pub(super) async fn until_replicated(
+        &self,
+        lease: &Lease,
+        since: Instant,
+    ) -> Result<(), StoreError> {
+        match &self.replication {
+            Some(replication) => replication.of(lease, since + self.timeout).await,
+            None => Ok(()),
         }
-        let millis = self.timeout.as_millis() / 2;
-        let arguments = vec![
-            Value::from(i64::from(self.replicas)),
-            Value::from(millis.to_string()),
-        ];
-        let slot = self.keyspace.of(name).slot;
-        let reached = self.connection.command("WAIT", slot, arguments).await;
-        let reached = reached.map_err(store_error)?.as_u64().unwrap_or(0);
-        if reached >= u64::from(self.replicas) {
-            return Ok(());
-        }
-        let message = format!(
-            "only {reached} of {} replicas have taken over the lock in time",
-            self.replicas
-        );
-        Err(StoreError::MaybeDone(message.into()))
     }
 
     pub(super) fn abandon(&self, name: &LockName, ticket: Ticket) {

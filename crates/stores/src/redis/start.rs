@@ -1,0 +1,134 @@
+//! From a connection to a store that works.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use fred::error::Error as FredError;
+use fred::types::{Builder, Value};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::connect::Driven;
+use super::connection::{self, Connection};
+use super::keyspace::{FORMAT, Keyspace};
+use super::link::Link;
+use super::replication::{Replicas, Replication};
+use super::script::Scripts;
+use super::waiters::Waiters;
+use super::{RedisError, RedisOptions, RedisStore, listener, setup, undo};
+
+/// Why there is no store.
+pub(super) enum NotStarted {
+    Failed(FredError),
+    Refused(RedisError),
+}
+
+impl From<FredError> for NotStarted {
+    fn from(error: FredError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl RedisStore {
+    pub(super) async fn start(
+        builder: Builder,
+        options: &RedisOptions,
+    ) -> Result<Self, NotStarted> {
+        let mut tasks = JoinSet::new();
+        let driven = Driven::connect(&builder).await?;
+        let connection = Arc::new(Connection::new(driven.client.clone(), options.timeout));
+        let problems = accepted_problems(&connection, options).await?;
+        setup::warn(&problems);
+        tasks.spawn(connection::keep(
+            connection.clone(),
+            builder.clone(),
+            driven,
+        ));
+        let replication = match options.wait {
+            0 => None,
+            _ => Some(start_replication(&builder, options, &mut tasks).await?),
+        };
+        let (undo, given_up) = mpsc::unbounded_channel();
+        let link = Arc::new(Link {
+            connection,
+            keyspace: Keyspace::new(&options.prefix),
+            scripts: Scripts::new(),
+            waiters: Waiters::default(),
+            node: uuid::Uuid::new_v4().simple().to_string(),
+            replication,
+            timeout: options.timeout,
+            refusal: Default::default(),
+            undo,
+        });
+        let listening = Driven::connect(&builder).await?;
+        let line = listener::Line::of(listening, &link.channel()).await?;
+        tasks.spawn(listener::run(link.clone(), builder, line));
+        tasks.spawn(undo::run(link.clone(), given_up));
+        let (wait, strict) = (options.wait, options.strict);
+        tasks.spawn(setup::watch(link.clone(), wait, strict, problems));
+        Ok(Self {
+            link,
+            sweeps: AtomicUsize::new(0),
+            _tasks: tasks,
+        })
+    }
+}
+
+/// Asks replicas about grants, on a connection of its own.
+async fn start_replication(
+    builder: &Builder,
+    options: &RedisOptions,
+    tasks: &mut JoinSet<()>,
+) -> Result<Replication, NotStarted> {
+    let driven = Driven::connect(builder).await?;
+    let connection = Arc::new(Connection::new(driven.client.clone(), options.timeout));
+    tasks.spawn(connection::keep(
+        connection.clone(),
+        builder.clone(),
+        driven,
+    ));
+    let replicas = Replicas {
+        connection,
+        keyspace: Keyspace::new(&options.prefix),
+        needed: options.wait,
+        timeout: options.timeout,
+    };
+    let (replication, grants) = Replication::channel();
+    tasks.spawn(replicas.ask(grants));
+    Ok(replication)
+}
+
+/// Whether this Redis can be used, and what is wrong with it all the same.
+async fn accepted_problems(
+    connection: &Connection,
+    options: &RedisOptions,
+) -> Result<Vec<String>, NotStarted> {
+    if let Some(version) = setup::too_old(connection).await? {
+        return Err(NotStarted::Refused(RedisError::TooOld(version)));
+    }
+    let found = claim_format(connection, &Keyspace::new(&options.prefix)).await?;
+    if found != FORMAT {
+        let prefix = options.prefix.clone();
+        let error = RedisError::OtherFormat { prefix, found };
+        return Err(NotStarted::Refused(error));
+    }
+    let problems = setup::problems(connection, options.wait).await?;
+    if options.strict && !problems.is_empty() {
+        return Err(NotStarted::Refused(RedisError::Unsafe(problems)));
+    }
+    Ok(problems)
+}
+
+/// The format that is written under the prefix, which is ours if there was none.
+async fn claim_format(connection: &Connection, keyspace: &Keyspace) -> Result<String, FredError> {
+    let key = keyspace.format_key();
+    let slot = fred::util::redis_keyslot(key.as_bytes());
+    let look = || connection.command("GET", slot, vec![Value::from(key.as_str())]);
+    // Not written without need: a full Redis lets nobody write.
+    if let Some(found) = look().await?.into_string() {
+        return Ok(found);
+    }
+    let arguments = vec![Value::from(key.as_str()), FORMAT.into()];
+    connection.command("SETNX", slot, arguments).await?;
+    Ok(look().await?.into_string().unwrap_or_default())
+}
