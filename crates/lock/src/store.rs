@@ -103,6 +103,10 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
     /// Whether the store does its work: one round trip.
     async fn health(&self) -> Result<(), StoreError>;
 
+    /// Finishes what it does in the background, such as undoing calls that were given up. Called at the end, when nobody asks
+    /// for anything any more; returns soon even if it cannot.
+    async fn close(&self) {}
+
     /// How many locks are held, for those who watch. One that ran out a moment ago may still be counted.
     ///
     /// Stores that can tell without looking at each lock do so.

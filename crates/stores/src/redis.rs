@@ -33,7 +33,7 @@ use fred::error::Error as FredError;
 use fred::types::Value;
 use futures_util::future::{join_all, try_join_all};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use connection::store_error;
 use keyspace::{FORMAT, Partition, ticket_text};
@@ -479,6 +479,13 @@ impl LockStore for RedisStore {
         self.link.check()?;
         let pong = self.link.connection.command_on(None, "PING", &[]).await;
         pong.map(drop).map_err(store_error)
+    }
+
+    async fn close(&self) {
+        let mut undoing = self.link.undoing.subscribe();
+        let all_undone = undoing.wait_for(|count| *count == 0);
+        // What is not undone in time is free at its expiry.
+        let _ = timeout(self.link.timeout, all_undone).await;
     }
 
     async fn held(&self) -> Result<usize, StoreError> {

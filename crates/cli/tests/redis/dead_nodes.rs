@@ -118,3 +118,22 @@ fn a_node_that_slept_through_its_lease_leaves_the_successor_alone() {
     let holder = sleeps.ask(&lock.status()).holder();
     assert_eq!(holder, Some(successor));
 }
+
+#[test]
+fn a_node_that_ends_in_order_leaves_nobody_in_a_queue() {
+    let redis = RedisServer::start();
+    let [holds, ends] = [(); 2].map(|()| node(&redis.url()));
+    let lock = Lock::global("k");
+    let held = take(&holds, &lock, "holder", HOUR);
+    let waiters: Vec<Waiter> = (0..20)
+        .map(|number| Waiter::start(&ends, &lock, &format!("waiter {number}"), HOUR))
+        .collect();
+    ends.terminate();
+    assert_eq!(redis.cli(&["KEYS", "*:queue:*"]).trim(), "");
+    for waiter in waiters {
+        let answer = waiter.answer().unwrap();
+        assert_eq!(answer.code(), Some("UNAVAILABLE"), "{answer:?}");
+    }
+    give_back(&holds, &lock, &held);
+    take(&holds, &lock, "next", HOUR);
+}

@@ -68,6 +68,10 @@ impl LockStore for Metered {
         self.store.abandon(name, ticket);
     }
 
+    async fn close(&self) {
+        self.store.close().await;
+    }
+
     async fn release(
         &self,
         name: &LockName,

@@ -33,6 +33,8 @@ impl Server {
                 "some calls did not end in time; their locks are free at their expiry"
             );
         }
+        // Those who waited have left their queues, which takes some stores a while.
+        shared.locks.store().close().await;
     }
 
     /// Returns when the server begins to shut down: what an application that mounts the router waits for.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use forrst_lock::state::{Abandon, Acquired, Claim, NotHeld};
 use forrst_lock::{Caller, Lease, LockName, StoreError, Ticket, Timestamp, Waiter, Wake};
 use fred::types::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::connection::{Connection, NOT_CONNECTED};
@@ -30,6 +30,8 @@ pub(super) struct Link {
     /// Why this Redis must not grant anything as it is set up.
     pub(super) refusal: RwLock<Option<String>>,
     pub(super) undo: mpsc::UnboundedSender<(LockName, Abandon)>,
+    /// How many calls are yet to be undone.
+    pub(super) undoing: watch::Sender<usize>,
 }
 
 /// The answer to one step, after others have heard what concerns them.
@@ -286,6 +288,7 @@ impl Link {
     }
 
     pub(super) fn abandon(&self, name: &LockName, ticket: Ticket) {
+        self.undoing.send_modify(|count| *count += 1);
         // It only fails when the store is gone, and its leases end by themselves.
         let _ = self.undo.send((name.clone(), Abandon { ticket }));
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 
 use fred::error::Error as FredError;
 use fred::types::{Builder, Value};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::connect::Driven;
@@ -59,6 +59,7 @@ impl RedisStore {
             timeout: options.timeout,
             refusal: Default::default(),
             undo,
+            undoing: watch::Sender::new(0),
         });
         let listening = Driven::connect(&builder).await?;
         let line = listener::Line::of(listening, &link.channel()).await?;

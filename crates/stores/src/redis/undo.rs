@@ -35,7 +35,10 @@ pub(super) async fn run(link: Arc<Link>, mut given_up: UnboundedReceiver<(LockNa
             }
             batch.extend(left.drain(..left.len().min(MAX_BATCH)));
         }
+        let given_up_before = batch.len();
         let failed = undo(&link, batch).await;
+        let undone = given_up_before - failed.len();
+        link.undoing.send_modify(|count| *count -= undone);
         pause = if failed.is_empty() {
             FIRST_PAUSE
         } else {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use forrst_lock::{LockStore, StoreError};
 use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{Proxy, RedisServer, Way};
+use tokio::time::timeout;
 
 use crate::ground::{PATIENCE, acquire, claim, name, open, take, until};
 
@@ -63,4 +64,30 @@ async fn what_ran_behind_a_call_that_redis_refused_may_have_been_done() {
             "{answer:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn what_was_given_up_is_undone_before_the_store_is_closed() {
+    let redis = RedisServer::start();
+    let (ends, stays) = (open(&redis).await, open(&redis).await);
+    let mut calls = Vec::new();
+    for number in 0..300 {
+        let (key, call) = (format!("k{number}"), claim("a"));
+        calls.push((name(&key), call.ticket));
+        acquire(&ends, &key, call).await.unwrap();
+    }
+    for (name, ticket) in calls {
+        ends.abandon(&name, ticket);
+    }
+    ends.close().await;
+    assert_eq!(stays.held().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_store_whose_redis_is_gone_is_closed_all_the_same() {
+    let redis = RedisServer::start();
+    let store = open(&redis).await;
+    redis.kill();
+    store.abandon(&name("k"), claim("a").ticket);
+    timeout(PATIENCE, store.close()).await.expect("an end");
 }
