@@ -36,14 +36,24 @@ pub(crate) struct Expiry {
 impl Expiry {
     pub(crate) async fn run(self) {
         let this = Arc::new(self);
-        let mut sweep = interval(SWEEP_INTERVAL);
-        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Side by side: while a store is slow to sweep, alarms ring.
+        tokio::join!(this.mind_alarms(), this.sweep_regularly());
+    }
+
+    async fn mind_alarms(self: &Arc<Self>) {
         loop {
-            tokio::select! {
-                // A store that is slow for one key must not delay the others.
-                name = this.clock.ring() => drop(tokio::spawn(this.clone().settle(name))),
-                _ = sweep.tick() => this.sweep().await,
-            }
+            let name = self.clock.ring().await;
+            // A store that is slow for one key must not delay the others.
+            tokio::spawn(self.clone().settle(name));
+        }
+    }
+
+    async fn sweep_regularly(&self) {
+        let mut tick = interval(SWEEP_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            self.sweep().await;
         }
     }
 

@@ -2,7 +2,7 @@
 #![cfg(not(shuttle))]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,6 +21,8 @@ struct BadConnection {
     store: MemoryStore,
     lost_requests: AtomicUsize,
     lost_answers: AtomicUsize,
+    /// Whoever sweeps never hears of it.
+    is_stuck: AtomicBool,
 }
 
 impl BadConnection {
@@ -109,6 +111,9 @@ impl LockStore for BadConnection {
     }
 
     async fn expire(&self, _: usize) -> Result<Vec<Lease>, StoreError> {
+        if self.is_stuck.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
         // Only the alarms are to wake waiters here.
         Ok(Vec::new())
     }
@@ -238,4 +243,17 @@ async fn an_alarm_that_could_not_reach_the_store_rings_again() {
     });
     assert!(matches!(outcome, Ok(AcquireOutcome::Granted(_))));
     assert!(start.elapsed() < Duration::from_secs(6));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_alarm_rings_while_a_sweep_takes_for_ever() {
+    let (store, service) = connect();
+    store.is_stuck.store(true, Ordering::SeqCst);
+    take(&service, 5).await.keep();
+    let waiting = AcquireRequest {
+        wait: Some(Duration::from_secs(60)),
+        ..request("b", 5)
+    };
+    let outcome = service.acquire(waiting).await;
+    assert!(matches!(outcome, Ok(AcquireOutcome::Granted(_))));
 }
