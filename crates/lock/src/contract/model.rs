@@ -370,11 +370,23 @@ impl Pair {
         Ttl::new(self.pace.unit * u32::from(units) + self.pace.margin).expect("positive")
     }
 
-    /// Giving up is done in the background by some stores.
+    /// Giving up is done in the background by some stores: waits until it shows, for as long as others have for waking up.
     async fn settled(&self) {
-        if !self.pace.is_paused {
-            sleep(self.pace.margin / 4).await;
+        let end = Instant::now() + WAKE_UP_TIME;
+        while !self.pace.is_paused && !self.looks_alike().await {
+            // Then it is found out by what comes next.
+            if self.is_late() || Instant::now() > end {
+                return;
+            }
+            sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    async fn looks_alike(&self) -> bool {
+        let lease = self.model.lease().filter(|lease| lease.is_live(self.now));
+        let expected = lease.map(|lease| (lease.owner.clone(), self.model.waiters()));
+        let actual = outcome(self.store.inspect(&self.name).await);
+        expected == actual.map(|status| (status.lease.owner, status.waiters))
     }
 }
 
