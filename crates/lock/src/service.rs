@@ -440,7 +440,8 @@ impl Core {
     }
 
     pub(crate) fn report(&self, kind: EventKind, lease: &Lease, after: Option<Duration>) {
-        if lease.fence >= Fence::WARN && kind == EventKind::Acquired {
+        let is_grant = matches!(kind, EventKind::Acquired | EventKind::GrantedAfterWait);
+        if is_grant && lease.fence >= Fence::WARN {
             tracing::warn!(fence = %lease.fence, "fencing tokens are running out");
         }
         self.reporter

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forrst_testkit::{Lock, RedisServer, post};
+use forrst_testkit::{Lock, RedisServer, post, until};
 
 use crate::nodes::{HOUR, MINUTE, Waiter, give_back, node, take};
 use crate::protected::Load;
@@ -41,6 +41,22 @@ fn waiters_of_three_nodes_are_served_in_their_order_and_at_once() {
     // Were waiters only found by looking now and then, most of them would have waited for that.
     hand_overs.sort_unstable();
     assert!(hand_overs[4] < Duration::from_millis(500), "{hand_overs:?}");
+}
+
+#[test]
+fn fences_that_run_out_are_warned_about_also_for_one_who_waited() {
+    let redis = RedisServer::start();
+    let node = node(&redis.url());
+    let lock = Lock::global("k");
+    let held = take(&node, &lock, "holder", HOUR);
+    let counter = redis.cli(&["KEYS", "*:fence"]);
+    redis.cli(&["HSET", counter.trim(), "fence", "90000000000000"]);
+    let waiter = Waiter::start(&node, &lock, "waiter", HOUR);
+    give_back(&node, &lock, &held);
+    assert_eq!(waiter.granted_within(MINUTE).fence, 90_000_000_000_001);
+    until("there is a warning", || {
+        node.errors().contains("running out")
+    });
 }
 
 #[test]
