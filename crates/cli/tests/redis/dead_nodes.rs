@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use forrst_testkit::{Lock, Node, RedisServer, request};
+use forrst_testkit::{Lock, Node, RedisServer, request, until_for};
 use serde_json::{Value, json};
 
 use crate::nodes::{HOUR, MARGIN, RECOVERY, SECOND, Waiter, give_back, node, take, until_free};
@@ -62,6 +62,20 @@ fn waiters_of_a_killed_node_are_passed_by() {
     // Nor does the last of the dead get it.
     give_back(lives, &lock, &lease);
     until_free(holds, &lock, RECOVERY);
+}
+
+#[test]
+fn nobody_is_shown_to_wait_on_a_killed_node() {
+    let redis = RedisServer::start();
+    let [dies, lives] = [(); 2].map(|()| node(&redis.url()));
+    let lock = Lock::global("k");
+    take(&lives, &lock, "holder", HOUR);
+    let _dead = Waiter::start(&dies, &lock, "dead", HOUR);
+    let _alive = Waiter::start(&lives, &lock, "alive", HOUR);
+    dies.kill();
+    until_for(RECOVERY, "only the living wait", || {
+        lives.ask(&lock.waiters()).waiting() == ["alive"]
+    });
 }
 
 #[test]
