@@ -101,6 +101,8 @@ pub struct Outcome {
     /// The function's result, or what went wrong.
     pub result: CallResult,
     data: Vec<(Urn, RawObject<'static>)>,
+    /// Whether the function was ended by the deadline of its caller.
+    is_past_deadline: bool,
 }
 
 impl Outcome {
@@ -129,6 +131,7 @@ impl From<CallResult> for Outcome {
         Self {
             result,
             data: Vec::new(),
+            is_past_deadline: false,
         }
     }
 }
@@ -216,7 +219,9 @@ async fn run_call(call: PreparedCall, context: Context) -> Outcome {
         .catch_unwind();
     let result = tokio::select! {
         biased;
-        error = exceeded(deadline.as_deref()) => Err(error.into()),
+        error = exceeded(deadline.as_deref()) => {
+            return Outcome { is_past_deadline: true, ..Outcome::failure(error) };
+        }
         () = stop.cancelled() => Err(unavailable("The server is shutting down").into()),
         result = call => result.unwrap_or_else(|_| Err(internal_error().into())),
     };

@@ -91,11 +91,13 @@ impl Around for Run {
         let held = server.held.clone();
         let work = |context| async move {
             let outcome = next.run(context).await;
-            let lease = give_back(guard, &options).await;
-            if options.auto_release {
-                held.ended(&lease);
-            } else {
+            // Whoever set a deadline that has passed may be gone, and never learn the token.
+            let is_kept = !options.auto_release && !outcome.is_past_deadline;
+            let lease = give_back(guard, is_kept).await;
+            if is_kept {
                 held.lasts(&lease, options.ttl.as_duration());
+            } else {
+                held.ended(&lease);
             }
             outcome.with_data(urn, &acquired_data(&options, &lease))
         };
@@ -103,9 +105,9 @@ impl Around for Run {
     }
 }
 
-async fn give_back(guard: LeaseGuard, options: &LockOptions) -> Lease {
+async fn give_back(guard: LeaseGuard, is_kept: bool) -> Lease {
     let lease = guard.lease();
-    if !options.auto_release {
+    if is_kept {
         return guard.keep();
     }
     match guard.release().await {
