@@ -1,9 +1,5 @@
 //! All vectors against the real server, `forrst serve --demo`, over each transport and on each store.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
-
 use forrst_conformance::{Options, Transport, run_in_turn};
 use forrst_testkit::{Node, RedisServer, Serve};
 
@@ -68,31 +64,5 @@ async fn check_all(nodes: &[Node], transport: Transport) {
 
 /// A server on a port of its own, which ends with the test however that ends.
 fn start(store: &str) -> Node {
-    Serve::new(binary(), &["--demo", "--store", store]).node()
-}
-
-/// The `forrst` that belongs to the sources as they are. Cargo is asked each time: a binary that happens to lie there may be
-/// older than what is to be tested.
-fn binary() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        let test = std::env::current_exe().expect("a path");
-        // This test is target/<profile>/deps/vectors-<hash>.
-        let profile_folder = test.ancestors().nth(2).expect("target/<profile>");
-        let target_folder = profile_folder.parent().expect("target");
-        let profile = match profile_folder.file_name().and_then(|name| name.to_str()) {
-            Some("debug") | None => "dev",
-            Some(other) => other,
-        };
-        // With the features that `./test` builds all with, so that it need not be built twice.
-        let status = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
-            .args(["build", "--quiet", "--workspace", "--all-features"])
-            .args(["--bin", "forrst", "--profile", profile, "--target-dir"])
-            .arg(target_folder)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .expect("cargo to run");
-        assert!(status.success(), "`forrst` does not build");
-        profile_folder.join(format!("forrst{}", std::env::consts::EXE_SUFFIX))
-    })
+    Serve::new(env!("CARGO_BIN_EXE_forrst"), &["--demo", "--store", store]).node()
 }
