@@ -1,6 +1,6 @@
 //! The operators' page at `/`: who holds what, who waits for it, and a way to release by force.
 //!
-//! Three files without a build step. The page has no rights of its own: it makes the same calls as any client.
+//! Four files without a build step. The page has no rights of its own: it makes the same calls as any client.
 
 use axum::Router;
 use axum::http::header::{
