@@ -4,11 +4,12 @@
 //! be told is part of the result. The memory and embedded stores run it as it stands; every other store is another
 //! spelling of it, and the model test of [`crate::contract`] compares the two.
 //!
-//! A key is free, or held by one lease with a queue of waiters behind it. Three rules hold in every step:
+//! A key is free, or held by one lease with a queue of waiters behind it. Four rules hold in every step:
 //!
 //! 1. A lease whose time has come is gone before the command is looked at (S4, L1).
 //! 2. A free lock goes to the first waiter whose time has not come, before any newcomer (L2).
-//! 3. Every grant takes a fresh fence from the counter, and only a grant does (S2).
+//! 3. What acts on a lease acts on none that was granted in the same step: nobody can have meant it.
+//! 4. Every grant takes a fresh fence from the counter, and only a grant does (S2).
 //!
 //! **Invariant:** between two steps, a key with waiters is held.
 
@@ -102,12 +103,12 @@ pub struct Woken<W> {
 /// Mints the fence of the next grant; none when they have run out.
 pub type MintFence<'a> = &'a mut dyn FnMut() -> Option<Fence>;
 
-/// One command on one key, applied to a state that is up to date.
+/// One command on one key, applied to a state whose lease has not run out.
 pub trait Command<W> {
     /// What the one who asked is told.
     type Outcome;
 
-    /// The command's own part of a step. Call [`step`] instead: it sees to the three rules.
+    /// The command's own part of a step. Call [`step`] instead: it sees to the rules.
     fn apply(self, state: &mut State<W>, turn: &mut Turn<'_, W>) -> Self::Outcome;
 }
 
@@ -131,7 +132,6 @@ pub fn step<W, C: Command<W>>(
         woken: Vec::new(),
     };
     let expired = state.expire(now);
-    state.hand_over(&mut turn);
     let outcome = command.apply(state, &mut turn);
     state.hand_over(&mut turn);
     Step {
@@ -212,6 +212,7 @@ impl<W> Command<W> for Acquire<W> {
 
     fn apply(self, state: &mut State<W>, turn: &mut Turn<'_, W>) -> Acquired {
         let Self { claim, wait } = self;
+        state.hand_over(turn);
         let Some(holder) = &mut state.holder else {
             return match (turn.mint)() {
                 Some(fence) => Acquired::Granted(state.grant(claim, fence, turn.now)),

@@ -21,6 +21,7 @@ enum Bug {
     None,
     ReleaseWithoutOwnerCheck,
     ReleaseIgnoresTheFence,
+    ReleaseTakesTheNext,
     FencePerProcess,
     ExtendRevives,
     ExtendAdds,
@@ -43,6 +44,10 @@ const PLANTED: &[(Bug, &str)] = &[
     (
         Bug::ReleaseIgnoresTheFence,
         "a_late_release_leaves_the_successor_alone",
+    ),
+    (
+        Bug::ReleaseTakesTheNext,
+        "what_comes_for_an_expired_lease_leaves_the_next_alone",
     ),
     (Bug::FencePerProcess, "fences_grow_with_every_grant"),
     (Bug::ExtendRevives, "extend_never_revives"),
@@ -298,6 +303,9 @@ impl LockStore for BuggyStore {
         }
         if self.bug == Bug::ReleaseIgnoresTheFence {
             command.fence = None;
+        }
+        if self.bug == Bug::ReleaseTakesTheNext {
+            self.run(name, Settle);
         }
         let who = (name.clone(), command.owner.clone());
         let mut answer = self.run(name, command);

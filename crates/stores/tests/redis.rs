@@ -13,23 +13,28 @@ use forrst_testkit::{RedisCluster, RedisServer};
 use two_nodes::TwoNodes;
 
 /// With patience: what a slow Redis costs is tested elsewhere.
-async fn connect(url: &str) -> RedisStore {
+async fn connect(url: &str, prefix: &str) -> RedisStore {
     let options = RedisOptions {
+        prefix: prefix.to_owned(),
         timeout: Duration::from_secs(30),
         ..RedisOptions::default()
     };
     RedisStore::open(url, &options).await.unwrap()
 }
 
+async fn connect_two(url: &str, prefix: &str) -> Arc<dyn LockStore> {
+    let nodes = [connect(url, prefix).await, connect(url, prefix).await];
+    Arc::new(TwoNodes::new(nodes))
+}
+
 async fn open() -> (Arc<dyn LockStore>, RedisServer) {
     let redis = RedisServer::start();
-    (Arc::new(connect(&redis.url()).await), redis)
+    (Arc::new(connect(&redis.url(), "one").await), redis)
 }
 
 async fn open_two() -> (Arc<dyn LockStore>, RedisServer) {
     let redis = RedisServer::start();
-    let nodes = [connect(&redis.url()).await, connect(&redis.url()).await];
-    (Arc::new(TwoNodes::new(nodes)), redis)
+    (connect_two(&redis.url(), "two").await, redis)
 }
 
 lock_contract!(one_node, open, flavor = "multi_thread");
@@ -52,15 +57,16 @@ fn two_nodes_behave_like_the_model() {
     behaves_like_the_model(open_two, PACE);
 }
 
-/// Starting a cluster takes seconds, so one serves all cases.
+/// Starting a cluster takes seconds, so one serves all cases; each has a prefix, so that none sweeps the locks of another.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_fulfils_the_contract() {
     let cluster = RedisCluster::start();
-    let nodes = [connect(&cluster.url()).await, connect(&cluster.url()).await];
-    let store: Arc<dyn LockStore> = Arc::new(TwoNodes::new(nodes));
-    let cases = forrst_lock::contract::CASES.iter();
-    let running = cases.map(|(name, case)| (name, tokio::spawn(case(store.clone()))));
-    for (name, case) in running.collect::<Vec<_>>() {
+    let mut running = Vec::new();
+    for (name, case) in forrst_lock::contract::CASES {
+        let store = connect_two(&cluster.url(), name).await;
+        running.push((name, tokio::spawn(case(store))));
+    }
+    for (name, case) in running {
         assert!(case.await.is_ok(), "{name}");
     }
 }

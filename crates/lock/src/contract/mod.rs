@@ -113,6 +113,7 @@ cases! {
         a_release_wakes_one_waiter_only
         force_release_hands_over
         expiry_hands_over_when_settled
+        what_comes_for_an_expired_lease_leaves_the_next_alone
         a_newcomer_does_not_overtake_the_queue
         a_waiters_ttl_counts_from_its_grant
         a_waiter_whose_time_is_over_is_passed_by

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{
-    acquire, answer, claim, fresh_name, granted, heard, held_by, long, pass, release, short,
-    still_waits, take, ttl, wait, wait_at_most,
+    acquire, answer, claim, extend_as, fresh_name, granted, heard, held_by, long, pass, release,
+    release_as, short, still_waits, take, ttl, wait, wait_at_most,
 };
-use crate::state::{Acquired, Claim, Wake};
+use crate::state::{Acquired, Claim, NotHeld, Wake};
 use crate::store::LockStore;
 use crate::{Attempt, Caller, Ticket};
 
@@ -63,6 +63,24 @@ pub async fn expiry_hands_over_when_settled(store: Arc<dyn LockStore>) {
     let lease = granted(wake).await;
     assert_eq!(settled.expires_at, Some(lease.expires_at));
     assert_eq!(held_by(&*store, &name).await, Some(lease));
+}
+
+/// Nobody can have meant a lease that comes into being in the same moment, also not its owner.
+pub async fn what_comes_for_an_expired_lease_leaves_the_next_alone(store: Arc<dyn LockStore>) {
+    for act in ["release", "extend", "force-release"] {
+        let name = fresh_name(act);
+        take(&*store, &name, "a", short()).await;
+        let wake = wait(&*store, &name, claim("b", long())).await;
+        pass(short()).await;
+        let found = match act {
+            "release" => release_as(&*store, &name, "b", None).await,
+            "extend" => extend_as(&*store, &name, "b", None, short()).await,
+            _ => answer(store.force_release(&name).await).ok_or(NotHeld::NotFound),
+        };
+        assert_eq!(found, Err(NotHeld::NotFound), "{act}");
+        let lease = granted(wake).await;
+        assert_eq!(held_by(&*store, &name).await, Some(lease), "{act}");
+    }
 }
 
 pub async fn a_newcomer_does_not_overtake_the_queue(store: Arc<dyn LockStore>) {

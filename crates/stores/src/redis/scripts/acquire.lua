@@ -49,6 +49,7 @@ return step(function()
   if redis.call('EXISTS', UNDONE) == 1 then
     return { 'undone' }
   end
+  hand_over()
   if not holder then
     local fence = mint()
     if not fence then

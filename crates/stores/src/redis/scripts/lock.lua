@@ -222,7 +222,6 @@ end
 local function step(command)
   load()
   expire()
-  hand_over()
   local outcome = command()
   hand_over()
   save()

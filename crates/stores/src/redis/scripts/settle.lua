@@ -1,6 +1,7 @@
 -- Only the step itself. The caller's first waiters are named after ARGV[4]: it hears which of them holds the lock by now,
 -- and which are not in the queue, because a message was lost or its node was taken for dead.
 return step(function()
+  hand_over()
   local granted, missing = {}, {}
   for place = 5, #ARGV do
     local ticket = ARGV[place]
