@@ -2,7 +2,7 @@
 //!
 //! Starts a `redis-server` of its own. Prints acquire+release per second through the whole HTTP path beside the bare
 //! scripts, and how a lock goes from hand to hand between 64 callers on two nodes, beside the same callers polling
-//! every 50 ms. Everything runs on this machine at once, so only the ratios mean much.
+//! every 50 ms. Everything runs on this machine at once and in turns, so only the ratios mean much.
 
 #![expect(clippy::cast_precision_loss, reason = "figures for people")]
 
@@ -15,6 +15,8 @@ use forrst_lock::{LockKey, LockName, LockStore, Owner, Ticket, Ttl};
 use forrst_server::{Context, FunctionError, Server};
 use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{RedisOptions as ServerOptions, RedisServer};
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -46,14 +48,18 @@ async fn main() {
     println!("  the whole HTTP path         {http:>10.0} /s   ({ratio:.2} x)");
 
     println!("one key, {CALLERS} callers on two nodes");
-    let waiting = hand_overs(&nodes, &gaps, Some(TTL)).await;
-    println!("  waiting in the queue        {waiting}");
-    let polling = hand_overs(&nodes, &gaps, None).await;
-    println!("  polling every 50 ms         {polling}");
+    let (mut queue, mut polls) = (HandOvers::default(), HandOvers::default());
+    for _ in 0..ROUNDS {
+        hand_overs(&nodes, &gaps, Some(TTL), &mut queue).await;
+        hand_overs(&nodes, &gaps, None, &mut polls).await;
+    }
+    println!("  waiting in the queue        {queue}");
+    println!("  polling every 50 ms         {polls}");
     println!(
-        "  the queue hands over {:.1} x as often, its p99 is {:.1} x as short",
-        waiting.per_second / polling.per_second,
-        polling.p99.as_secs_f64() / waiting.p99.as_secs_f64()
+        "  in the queue: {:.1} x as many hand-overs, p99 of a hand-over {:.1} x as short, p99 of a wait {:.1} x as short",
+        queue.per_second() / polls.per_second(),
+        p99(&polls.gaps) / p99(&queue.gaps),
+        p99(&polls.waits) / p99(&queue.waits)
     );
 }
 
@@ -65,10 +71,10 @@ async fn open(redis: &RedisServer) -> Arc<RedisStore> {
 /// A server with one function that does nothing but look at the clock.
 async fn node(redis: &RedisServer, gaps: &Gaps) -> String {
     let gaps = gaps.clone();
-    let noop = move |_: Context, _: Value| {
+    let noop = move |_: Context, Turn { caller }: Turn| {
         let gaps = gaps.clone();
         async move {
-            gaps.one_more();
+            gaps.one_more(caller);
             Ok::<_, FunctionError>(())
         }
     };
@@ -83,23 +89,35 @@ async fn node(redis: &RedisServer, gaps: &Gaps) -> String {
     address
 }
 
-/// The time from one function, which takes none itself, to the next.
+#[derive(Deserialize, JsonSchema)]
+struct Turn {
+    caller: usize,
+}
+
+/// The time from one caller's function, which takes none itself, to the next caller's. Who gets the lock twice in a row has
+/// handed it to nobody.
 #[derive(Clone, Default)]
-struct Gaps(Arc<Mutex<(Option<Instant>, Vec<Duration>)>>);
+struct Gaps(Arc<Mutex<Passed>>);
+
+#[derive(Default)]
+struct Passed {
+    last: Option<(usize, Instant)>,
+    gaps: Vec<Duration>,
+}
 
 impl Gaps {
-    fn one_more(&self) {
-        let mut gaps = self.0.lock().expect("no panic");
+    fn one_more(&self, caller: usize) {
+        let mut passed = self.0.lock().expect("no panic");
         let now = Instant::now();
-        if let Some(last) = gaps.0.replace(now) {
-            gaps.1.push(now - last);
+        if let Some((last, at)) = passed.last.replace((caller, now))
+            && last != caller
+        {
+            passed.gaps.push(now - at);
         }
     }
 
     fn take(&self) -> Vec<Duration> {
-        let mut gaps = self.0.lock().expect("no panic");
-        gaps.0 = None;
-        std::mem::take(&mut gaps.1)
+        std::mem::take(&mut *self.0.lock().expect("no panic")).gaps
     }
 }
 
@@ -145,7 +163,7 @@ async fn distinct_keys(nodes: &[String; 2]) -> f64 {
     let end = Instant::now() + ROUND;
     for caller in 0..CALLERS {
         let mut connection = Connection::open(&nodes[caller % 2]).await;
-        let request = request(&format!("http:{caller}"), None);
+        let request = request(caller, &format!("http:{caller}"), None);
         callers.spawn(async move {
             let mut done = 0;
             while Instant::now() < end {
@@ -159,54 +177,85 @@ async fn distinct_keys(nodes: &[String; 2]) -> f64 {
     per_second(callers).await
 }
 
+#[derive(Default)]
 struct HandOvers {
-    per_second: f64,
-    median: Duration,
-    p99: Duration,
+    gaps: Vec<Duration>,
+    /// From a caller's first try to its function.
+    waits: Vec<Duration>,
+}
+
+impl HandOvers {
+    fn per_second(&self) -> f64 {
+        self.gaps.len() as f64 / (ROUNDS as f64 * ROUND.as_secs_f64())
+    }
 }
 
 impl fmt::Display for HandOvers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let millis = |time: Duration| time.as_secs_f64() * 1e3;
+        let Self { gaps, waits } = self;
         write!(
             f,
-            "{:>10.0} /s   from one to the next: median {:.2} ms, p99 {:.2} ms",
-            self.per_second,
-            millis(self.median),
-            millis(self.p99)
+            "{:>6.0} /s   a hand-over takes {:.2} ms, p99 {:.2} ms; a caller waits {:.0} ms, p99 {:.0} ms",
+            self.per_second(),
+            1e3 * quantile(gaps, 0.5),
+            1e3 * p99(gaps),
+            1e3 * quantile(waits, 0.5),
+            1e3 * p99(waits)
         )
     }
 }
 
-async fn hand_overs(nodes: &[String; 2], gaps: &Gaps, block: Option<Duration>) -> HandOvers {
+fn p99(times: &[Duration]) -> f64 {
+    quantile(times, 0.99)
+}
+
+/// In seconds.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a place in a list"
+)]
+fn quantile(times: &[Duration], part: f64) -> f64 {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    times[(times.len() as f64 * part) as usize].as_secs_f64()
+}
+
+async fn hand_overs(
+    nodes: &[String; 2],
+    gaps: &Gaps,
+    block: Option<Duration>,
+    so_far: &mut HandOvers,
+) {
     gaps.take();
     let mut callers = JoinSet::new();
-    let end = Instant::now() + 2 * ROUND;
+    let end = Instant::now() + ROUND;
     for caller in 0..CALLERS {
         let mut connection = Connection::open(&nodes[caller % 2]).await;
-        let request = request("hot", block);
+        let request = request(caller, "hot", block);
         callers.spawn(async move {
+            let mut waits = Vec::new();
+            let mut since = Instant::now();
             while Instant::now() < end {
                 let answer = connection.ask(&request).await;
                 if answer["errors"][0]["code"] == "LOCK_ACQUISITION_FAILED" {
                     tokio::time::sleep(POLL).await;
                 } else {
                     assert!(answer["errors"].is_null(), "{answer}");
+                    waits.push(since.elapsed());
+                    since = Instant::now();
                 }
             }
+            // Whoever has waited in vain has waited all the same.
+            waits.push(since.elapsed());
+            waits
         });
     }
-    callers.join_all().await;
-    let mut gaps = gaps.take();
-    gaps.sort_unstable();
-    HandOvers {
-        per_second: gaps.len() as f64 / (2 * ROUND).as_secs_f64(),
-        median: gaps[gaps.len() / 2],
-        p99: gaps[gaps.len() * 99 / 100],
-    }
+    so_far.waits.extend(callers.join_all().await.concat());
+    so_far.gaps.extend(gaps.take());
 }
 
-fn request(key: &str, block: Option<Duration>) -> String {
+fn request(caller: usize, key: &str, block: Option<Duration>) -> String {
     let seconds = |time: Duration| json!({"value": time.as_secs(), "unit": "second"});
     let mut options = json!({"key": key, "ttl": seconds(TTL)});
     if let Some(block) = block {
@@ -215,7 +264,7 @@ fn request(key: &str, block: Option<Duration>) -> String {
     let request = json!({
         "protocol": {"name": "forrst", "version": "0.1.0"},
         "id": "bench",
-        "call": {"function": "bench.noop"},
+        "call": {"function": "bench.noop", "arguments": {"caller": caller}},
         "extensions": [{"urn": "urn:forrst:ext:atomicLock", "options": options}],
     });
     let body = request.to_string();
