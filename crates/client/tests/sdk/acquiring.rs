@@ -1,17 +1,15 @@
 //! Taking locks: waiting, giving up, and taking them again.
 
-use forrst_client::Error;
+use forrst_client::{Client, Error};
 
-use crate::host::{Host, ms, soon};
-use crate::proxy::Proxy;
+use crate::host::{Host, acquired, ms, soon};
+use crate::proxy::connected_by;
 
 #[tokio::test]
 async fn a_lock_is_held_until_it_is_released() {
     let host = Host::start().await;
     for client in host.clients() {
-        let lease = soon(client.lock("export:orders").ttl(ms(10_000)).acquire())
-            .await
-            .unwrap();
+        let lease = acquired(client.lock("export:orders").ttl(ms(10_000))).await;
         assert_eq!(lease.full_key(), "lock:export:orders");
         assert!(lease.is_held());
         assert!(lease.remaining() > ms(1_000) && lease.remaining() <= ms(10_000));
@@ -42,7 +40,7 @@ async fn a_function_s_lock_is_shared_with_its_callers() {
 async fn who_waits_gets_the_lock_when_it_is_free() {
     let host = Host::start().await;
     for client in host.clients() {
-        let first = soon(client.lock("k").acquire()).await.unwrap();
+        let first = acquired(client.lock("k")).await;
         let next = tokio::spawn(client.lock("k").wait(ms(30_000)).acquire());
         host.until_waiting(1).await;
         soon(first.release()).await.unwrap();
@@ -57,7 +55,7 @@ async fn who_waited_for_longer_than_the_ttl_still_has_all_of_it() {
     let host = Host::start().await;
     let (waited, ttl) = (ms(1_500), ms(1_000));
     for client in host.clients() {
-        let first = soon(client.lock("k").acquire()).await.unwrap();
+        let first = acquired(client.lock("k")).await;
         let next = tokio::spawn(client.lock("k").ttl(ttl).wait(ms(30_000)).acquire());
         tokio::time::sleep(waited).await;
         soon(first.release()).await.unwrap();
@@ -71,7 +69,7 @@ async fn who_waited_for_longer_than_the_ttl_still_has_all_of_it() {
 #[tokio::test]
 async fn who_stops_waiting_leaves_the_queue() {
     let host = Host::start().await;
-    let first = soon(host.http().lock("k").acquire()).await.unwrap();
+    let first = acquired(host.http().lock("k")).await;
     for client in host.clients() {
         let waiting = tokio::spawn(client.lock("k").wait(ms(60_000)).acquire());
         host.until_waiting(1).await;
@@ -85,15 +83,8 @@ async fn who_stops_waiting_leaves_the_queue() {
 
 #[tokio::test]
 async fn who_stops_waiting_in_the_moment_of_the_grant_leaves_no_lock_behind() {
-    for is_http in [true, false] {
-        let host = Host::start().await;
-        let proxy = Proxy::to(&host).await;
-        let builder = if is_http {
-            proxy.http()
-        } else {
-            proxy.websocket()
-        };
-        let client = soon(builder.connect()).await.unwrap();
+    for scheme in ["http", "ws"] {
+        let (host, proxy, client) = connected_by(scheme).await;
         proxy.delay(ms(200));
         let acquiring = tokio::spawn(client.lock("k").acquire());
         let locks = host.http().locks();
@@ -106,18 +97,12 @@ async fn who_stops_waiting_in_the_moment_of_the_grant_leaves_no_lock_behind() {
 #[tokio::test]
 async fn an_attempt_that_is_named_again_gets_the_same_lease() {
     let host = Host::start().await;
-    let acquire = host.http().lock("k").owner("worker-1").attempt("job-7");
-    let first = soon(acquire.clone().hold()).await.unwrap();
+    let job = |client: Client, name| client.lock("k").owner("worker-1").attempt(name);
+    let first = soon(job(host.http(), "job-7").hold()).await.unwrap();
     // As after a crash: another client, the same names.
-    let acquire = host
-        .websocket()
-        .lock("k")
-        .owner("worker-1")
-        .attempt("job-7");
-    let again = soon(acquire.acquire()).await.unwrap();
+    let again = acquired(job(host.websocket(), "job-7")).await;
     assert_eq!(first.fence, again.fence());
-    let other = host.http().lock("k").owner("worker-1").attempt("job-8");
-    let error = soon(other.hold()).await.unwrap_err();
+    let error = soon(job(host.http(), "job-8").hold()).await.unwrap_err();
     assert!(
         matches!(error, Error::Contended(_)),
         "not reentrant: {error}"

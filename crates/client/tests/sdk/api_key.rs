@@ -9,8 +9,7 @@ use crate::raw_server::{RawServer, Reply};
 #[tokio::test]
 async fn the_key_goes_along_with_every_request() {
     let server = RawServer::start(|_| Reply::success(&json!({}))).await;
-    let client = Client::builder(format!("http://{}", server.address)).api_key("s3cret");
-    let client = client.build().unwrap();
+    let client = server.http().api_key("s3cret").build().unwrap();
     soon(client.ping()).await.unwrap();
     let head = server.received()[0].head.to_lowercase();
     assert!(head.starts_with("post /forrst http/1.1\r\n"), "{head}");

@@ -4,14 +4,14 @@ use forrst_client::{Client, Error, Held, Lock};
 use forrst_protocol::{ErrorCode, RawObject};
 use serde_json::{Value, json};
 
-use crate::host::{Charge, Host, Receipt, charge, free_address, ms, soon};
+use crate::host::{Charge, Host, Receipt, acquired, charge, charging, free_address, ms, soon};
 
 #[tokio::test]
 async fn a_call_gives_the_function_s_result() {
     let host = Host::start().await;
     for client in host.clients() {
         let call = client.call::<Charge, Receipt>("payments.charge", charge());
-        let receipt = soon(call.version("1.0.0").into_future()).await.unwrap();
+        let receipt = soon(call.version("1.0.0")).await.unwrap();
         assert_eq!(
             receipt,
             Receipt {
@@ -39,10 +39,8 @@ async fn a_function_runs_under_its_lock() {
     let host = Host::start().await;
     for client in host.clients() {
         let lock = Lock::key("user:123").ttl(ms(30_000)).wait(ms(5_000));
-        let call = client
-            .call::<_, Receipt>("payments.charge", charge())
-            .lock(lock);
-        assert!(soon(call.into_future()).await.unwrap().fence.is_some());
+        let receipt = soon(charging(&client).lock(lock)).await.unwrap();
+        assert!(receipt.fence.is_some());
         host.until_free("lock:payments.charge:user:123").await;
     }
 }
@@ -52,11 +50,7 @@ async fn a_kept_lock_is_in_the_answer_and_can_be_released_by_it() {
     let host = Host::start().await;
     let client = host.http();
     let lock = Lock::key("k").ttl(ms(30_000)).global().owner("me").keep();
-    let response = client
-        .call::<_, Receipt>("payments.charge", charge())
-        .lock(lock)
-        .response();
-    let response = soon(response).await.unwrap();
+    let response = soon(charging(&client).lock(lock).response()).await.unwrap();
     assert_eq!(response.node(), Some("node-test"));
     let held = Held::by_call(&response).unwrap();
     assert_eq!(
@@ -65,10 +59,7 @@ async fn a_kept_lock_is_in_the_answer_and_can_be_released_by_it() {
     );
 
     let lock = Lock::key("k").ttl(ms(30_000)).global();
-    let contended = client
-        .call::<_, Receipt>("payments.charge", charge())
-        .lock(lock);
-    let error = soon(contended.into_future()).await.unwrap_err();
+    let error = soon(charging(&client).lock(lock)).await.unwrap_err();
     let Error::Contended(failure) = &error else {
         panic!("{error}")
     };
@@ -87,13 +78,10 @@ async fn a_kept_lock_is_in_the_answer_and_can_be_released_by_it() {
 #[tokio::test]
 async fn a_lock_that_is_not_free_in_time_is_told_apart() {
     let host = Host::start().await;
-    let lease = soon(host.http().lock("k").acquire()).await.unwrap();
+    let lease = acquired(host.http().lock("k")).await;
     for client in host.clients() {
         let lock = Lock::key("k").global().wait(ms(30));
-        let call = client
-            .call::<_, Receipt>("payments.charge", charge())
-            .lock(lock);
-        let error = soon(call.into_future()).await.unwrap_err();
+        let error = soon(charging(&client).lock(lock)).await.unwrap_err();
         assert!(matches!(error, Error::TimedOut(_)), "{error}");
     }
     lease.release().await.unwrap();
@@ -105,7 +93,7 @@ async fn a_function_s_own_error_is_whole() {
     let host = Host::start().await;
     for client in host.clients() {
         let call = client.call::<_, Value>("test.decline", json!({}));
-        let error = soon(call.into_future()).await.unwrap_err();
+        let error = soon(call).await.unwrap_err();
         let Error::Function(failure) = &error else {
             panic!("{error}")
         };
@@ -127,7 +115,7 @@ async fn a_wrong_request_is_rejected_with_everything_that_is_wrong() {
     let call = host
         .http()
         .call::<_, Value>("payments.charge", json!({"user": 1, "amount": "x"}));
-    let error = soon(call.into_future()).await.unwrap_err();
+    let error = soon(call).await.unwrap_err();
     let Error::Rejected(failure) = &error else {
         panic!("{error}")
     };
@@ -155,7 +143,7 @@ async fn what_cannot_be_sent_is_told_by_whoever_awaits_it() {
             .call::<_, Value>("payments.charge", json!({}))
             .context("text"),
     ] {
-        let error = soon(call.into_future()).await.unwrap_err();
+        let error = soon(call).await.unwrap_err();
         assert!(matches!(error, Error::InvalidRequest(_)), "{error}");
     }
 }
@@ -164,7 +152,7 @@ async fn what_cannot_be_sent_is_told_by_whoever_awaits_it() {
 async fn a_result_of_another_type_is_an_error_of_the_protocol() {
     let host = Host::start().await;
     let call = host.http().call::<_, Vec<u8>>("payments.charge", charge());
-    let error = soon(call.into_future()).await.unwrap_err();
+    let error = soon(call).await.unwrap_err();
     assert!(matches!(error, Error::Protocol(_)), "{error}");
 }
 
@@ -194,8 +182,7 @@ async fn a_raw_call_gives_the_whole_answer_also_of_a_failure() {
 async fn context_is_handed_to_the_function() {
     let host = Host::start().await;
     let call = host.http().call::<_, Value>("test.context", json!({}));
-    let seen = soon(call.context(&json!({"tenant": "t1"})).into_future())
-        .await
-        .unwrap();
+    let call = call.context(&json!({"tenant": "t1"}));
+    let seen = soon(call).await.unwrap();
     assert_eq!(seen["context"], r#"{"tenant":"t1"}"#);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use forrst_client::{Error, Retry};
 use serde_json::{Value, json};
 
-use crate::host::{Host, ms, soon};
+use crate::host::{Host, acquired, ms, pauses_of, soon};
 use crate::raw_server::{RawServer, Reply};
 
 #[tokio::test]
@@ -13,14 +13,11 @@ async fn the_function_knows_how_much_time_is_left() {
     let host = Host::start().await;
     for client in host.clients() {
         let call = client.call::<_, Value>("test.context", json!({}));
-        let seen = soon(call.deadline(ms(15_000)).into_future()).await.unwrap();
+        let seen = soon(call.deadline(ms(15_000))).await.unwrap();
         let remaining = seen["remaining"].as_f64().unwrap();
         assert!(remaining > 0.0 && remaining <= 15.0, "{remaining}");
         let without = client.call::<_, Value>("test.context", json!({}));
-        assert_eq!(
-            soon(without.into_future()).await.unwrap()["remaining"],
-            Value::Null
-        );
+        assert!(soon(without).await.unwrap()["remaining"].is_null());
     }
 }
 
@@ -30,9 +27,7 @@ async fn a_function_that_takes_longer_is_ended_on_both_sides() {
     for client in host.clients() {
         let call = client.call::<_, Value>("test.sleep", json!({"ms": 60_000}));
         let start = Instant::now();
-        let error = soon(call.deadline(ms(100)).idempotent().into_future())
-            .await
-            .unwrap_err();
+        let error = soon(call.deadline(ms(100)).idempotent()).await.unwrap_err();
         assert!(matches!(error, Error::DeadlineExceeded(_)), "{error}");
         assert!(start.elapsed() >= ms(95));
     }
@@ -41,20 +36,16 @@ async fn a_function_that_takes_longer_is_ended_on_both_sides() {
 #[tokio::test]
 async fn a_server_that_says_nothing_does_not_hold_the_caller_up() {
     let server = RawServer::start(|_| Reply::Silence).await;
-    let call = server.client().call::<_, Value>("a.b", json!({}));
-    let error = soon(call.deadline(ms(100)).into_future())
-        .await
-        .unwrap_err();
+    let error = soon(server.call().deadline(ms(100))).await.unwrap_err();
     assert!(matches!(error, Error::DeadlineExceeded(None)), "{error}");
 }
 
 #[tokio::test]
 async fn every_try_is_told_only_what_is_left() {
     let server = RawServer::start(|_| Reply::error("RATE_LIMITED", &json!({}))).await;
-    let retry = Retry::default().first_pause(ms(60)).longest_pause(ms(60));
-    let call = server.client().call::<_, Value>("a.b", json!({}));
-    let call = call.retry(retry.attempts(4)).deadline(ms(15_000));
-    let error = soon(call.into_future()).await.unwrap_err();
+    let retry = pauses_of(ms(60)).attempts(4);
+    let call = server.call().retry(retry).deadline(ms(15_000));
+    let error = soon(call).await.unwrap_err();
     assert!(matches!(error, Error::RateLimited(_)), "{error}");
     let left: Vec<Duration> = server.received().iter().map(|r| told(&r.body)).collect();
     assert_eq!(left.len(), 4);
@@ -68,9 +59,8 @@ async fn no_pause_is_made_that_ends_after_the_deadline() {
     let details = json!({"retry_after": {"value": 1, "unit": "minute"}});
     let server = RawServer::start(move |_| Reply::error("RATE_LIMITED", &details)).await;
     let retry = Retry::default().within(ms(1_000_000));
-    let call = server.client().call::<_, Value>("a.b", json!({}));
-    let call = call.retry(retry).deadline(ms(15_000));
-    let error = soon(call.into_future()).await.unwrap_err();
+    let call = server.call().retry(retry).deadline(ms(15_000));
+    let error = soon(call).await.unwrap_err();
     assert!(matches!(error, Error::RateLimited(_)), "{error}");
     assert_eq!(server.received().len(), 1);
 }
@@ -86,7 +76,7 @@ fn told(request: &Value) -> Duration {
 #[tokio::test]
 async fn an_acquisition_ends_its_wait_at_its_deadline_and_leaves_the_queue() {
     let host = Host::start().await;
-    let lease = soon(host.http().lock("k").acquire()).await.unwrap();
+    let lease = acquired(host.http().lock("k")).await;
     for client in host.clients() {
         let acquire = client.lock("k").wait(ms(60_000)).deadline(ms(100));
         let error = soon(acquire.acquire()).await.unwrap_err();
@@ -99,10 +89,9 @@ async fn an_acquisition_ends_its_wait_at_its_deadline_and_leaves_the_queue() {
 #[tokio::test]
 async fn an_answer_that_takes_too_long_is_given_up() {
     let server = RawServer::start(|_| Reply::Silence).await;
-    let client = forrst_client::Client::builder(format!("http://{}", server.address));
-    let client = client.timeout(ms(50)).build().unwrap();
+    let client = server.http().timeout(ms(50)).build().unwrap();
     let call = client.call::<_, Value>("a.b", json!({}));
-    let error = soon(call.into_future()).await.unwrap_err();
+    let error = soon(call).await.unwrap_err();
     assert!(matches!(error, Error::Interrupted(_)), "{error}");
     assert_eq!(server.received().len(), 1);
 }

@@ -2,7 +2,7 @@
 
 use forrst_client::{Client, Error, Retry};
 use forrst_protocol::ErrorCode;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::host::soon;
 use crate::raw_server::{RawServer, Reply};
@@ -54,11 +54,7 @@ fn expected(code: &ErrorCode) -> &'static str {
 
 async fn fails(reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Error {
     let server = RawServer::start(reply).await;
-    let call = server
-        .client()
-        .call::<_, Value>("a.b", json!({}))
-        .retry(Retry::never());
-    soon(call.into_future()).await.unwrap_err()
+    soon(server.call().retry(Retry::never())).await.unwrap_err()
 }
 
 #[tokio::test]

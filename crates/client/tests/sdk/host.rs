@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use forrst_client::Client;
+use forrst_client::{Acquire, Call, Client, Lease, LockInfo, Retry};
 use forrst_protocol::ErrorCode;
 use forrst_server::schemars::{self, JsonSchema};
 use forrst_server::{Context, FunctionError, Server};
@@ -152,6 +152,11 @@ impl Host {
         .await;
     }
 
+    /// Who holds the lock, asked without whatever stands before the server.
+    pub(crate) async fn status(&self, full_key: &str) -> Option<LockInfo> {
+        self.http().locks().status(full_key).await.unwrap()
+    }
+
     /// Ends the server and all its connections.
     pub(crate) async fn stop(&self) {
         self.server.shut_down(Duration::ZERO).await;
@@ -165,12 +170,26 @@ pub(crate) fn charge() -> Charge {
     }
 }
 
+/// A call of `payments.charge`, to be made.
+pub(crate) fn charging(client: &Client) -> Call<Receipt> {
+    client.call("payments.charge", charge())
+}
+
+pub(crate) async fn acquired(acquire: Acquire) -> Lease {
+    soon(acquire.acquire()).await.unwrap()
+}
+
+/// Every pause between two tries takes half of this time or more, and never longer.
+pub(crate) fn pauses_of(time: Duration) -> Retry {
+    Retry::default().first_pause(time).longest_pause(time)
+}
+
 pub(crate) fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
 /// Waits for something that has to come soon, on any machine.
-pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(what: impl IntoFuture<Output = T>) -> T {
     let answer = tokio::time::timeout(Duration::from_secs(20), what).await;
     answer.expect("nothing came in 20 seconds")
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use forrst_client::{Client, Error, Loss, Retry};
 use tokio::time::Instant;
 
-use crate::host::{Host, ms, soon, until};
-use crate::proxy::Proxy;
+use crate::host::{Host, acquired, ms, soon, until};
+use crate::proxy::{connected_by, host_behind_proxy};
 
 /// Short, and long enough for a machine that has other things to do as well.
 const TTL: Duration = Duration::from_millis(1_500);
@@ -16,7 +16,7 @@ const TTL: Duration = Duration::from_millis(1_500);
 async fn a_lease_outlives_many_ttls() {
     let host = Host::start().await;
     for client in host.clients() {
-        let lease = soon(client.lock("k").ttl(TTL).acquire()).await.unwrap();
+        let lease = acquired(client.lock("k").ttl(TTL)).await;
         let (first_end, first_expiry) = (lease.held_until(), lease.expires_at());
         let end = Instant::now() + TTL * 3;
         while Instant::now() < end {
@@ -34,16 +34,9 @@ async fn a_lease_outlives_many_ttls() {
 
 #[tokio::test]
 async fn a_lease_is_lost_in_time_when_the_server_is_gone_and_stays_lost() {
-    for is_http in [true, false] {
-        let host = Host::start().await;
-        let proxy = Proxy::to(&host).await;
-        let builder = if is_http {
-            proxy.http()
-        } else {
-            proxy.websocket()
-        };
-        let client = soon(builder.connect()).await.unwrap();
-        let lease = soon(client.lock("k").ttl(TTL).acquire()).await.unwrap();
+    for scheme in ["http", "ws"] {
+        let (_host, proxy, client) = connected_by(scheme).await;
+        let lease = acquired(client.lock("k").ttl(TTL)).await;
         let notice = lease.notice();
         proxy.cut();
         let cut = Instant::now();
@@ -66,10 +59,8 @@ async fn a_lease_is_lost_in_time_when_the_server_is_gone_and_stays_lost() {
 
 #[tokio::test]
 async fn a_lease_is_never_held_for_longer_here_than_on_the_server() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
-    let client = proxy.http().build().unwrap();
-    let lease = soon(client.lock("k").ttl(TTL).acquire()).await.unwrap();
+    let (host, proxy, client) = connected_by("http").await;
+    let lease = acquired(client.lock("k").ttl(TTL)).await;
     proxy.cut();
     // Who waits on the server gets it at its expiry there.
     let next = tokio::spawn(host.http().lock("k").wait(ms(20_000)).hold());
@@ -79,14 +70,10 @@ async fn a_lease_is_never_held_for_longer_here_than_on_the_server() {
 
 #[tokio::test]
 async fn the_way_of_an_answer_does_not_count_as_time_that_the_lease_is_held() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
-    let client = soon(proxy.websocket().connect()).await.unwrap();
+    let (_host, proxy, client) = connected_by("ws").await;
     let way = ms(300);
     proxy.delay(way);
-    let lease = soon(client.lock("k").ttl(ms(3_000)).acquire())
-        .await
-        .unwrap();
+    let lease = acquired(client.lock("k").ttl(ms(3_000))).await;
     let first_end = lease.held_until();
     // Client and server read the clock of the same machine.
     let longer_than_there = || {
@@ -100,32 +87,23 @@ async fn the_way_of_an_answer_does_not_count_as_time_that_the_lease_is_held() {
 
 #[tokio::test]
 async fn a_connection_that_swallows_everything_is_replaced() {
-    for is_http in [true, false] {
-        let host = Host::start().await;
-        let proxy = Proxy::to(&host).await;
-        let builder = if is_http {
-            proxy.http()
-        } else {
-            proxy.websocket()
-        };
-        let client = soon(builder.connect()).await.unwrap();
+    for scheme in ["http", "ws"] {
+        let (_host, proxy, client) = connected_by(scheme).await;
         let ttl = ms(3_000);
-        let lease = soon(client.lock("k").ttl(ttl).acquire()).await.unwrap();
+        let lease = acquired(client.lock("k").ttl(ttl)).await;
         proxy.swallow();
         tokio::time::sleep(ttl / 2).await;
         // What was sent in between is gone, and nobody says so.
         proxy.pass();
         tokio::time::sleep(ttl).await;
-        assert!(lease.is_held(), "http: {is_http}");
+        assert!(lease.is_held(), "{scheme}");
     }
 }
 
 #[tokio::test]
 async fn answers_that_come_too_late_do_not_revive_a_lease() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
-    let client = proxy.websocket().build().unwrap();
-    let lease = soon(client.lock("k").ttl(TTL).acquire()).await.unwrap();
+    let (_host, proxy, client) = connected_by("ws").await;
+    let lease = acquired(client.lock("k").ttl(TTL)).await;
     proxy.delay(TTL);
     soon(lease.lost()).await;
     proxy.pass();
@@ -138,7 +116,7 @@ async fn a_lease_that_the_server_gives_to_nobody_any_more_is_lost_at_once() {
     let host = Host::start().await;
     for client in host.clients() {
         let ttl = ms(6_000);
-        let lease = soon(client.lock("k").ttl(ttl).acquire()).await.unwrap();
+        let lease = acquired(client.lock("k").ttl(ttl)).await;
         host.http().locks().force_release("lock:k").await.unwrap();
         let start = Instant::now();
         let loss = soon(lease.lost()).await;
@@ -157,14 +135,12 @@ async fn a_lease_that_the_server_gives_to_nobody_any_more_is_lost_at_once() {
 async fn a_lease_of_somebody_else_is_left_alone() {
     let host = Host::start().await;
     let client = host.http();
-    let lease = soon(client.lock("k").ttl(ms(60_000)).acquire())
-        .await
-        .unwrap();
+    let lease = acquired(client.lock("k").ttl(ms(60_000))).await;
     client.locks().force_release("lock:k").await.unwrap();
     let next = soon(client.lock("k").hold()).await.unwrap();
     let error = soon(lease.release()).await.unwrap_err();
     assert!(matches!(error, Error::Lost(Loss::Refused(_))), "{error}");
-    let status = client.locks().status("lock:k").await.unwrap().unwrap();
+    let status = host.status("lock:k").await.unwrap();
     assert_eq!(status.fence, next.fence);
 }
 
@@ -172,9 +148,7 @@ async fn a_lease_of_somebody_else_is_left_alone() {
 async fn a_dropped_lease_is_released() {
     let host = Host::start().await;
     for client in host.clients() {
-        let lease = soon(client.lock("k").ttl(ms(60_000)).acquire())
-            .await
-            .unwrap();
+        let lease = acquired(client.lock("k").ttl(ms(60_000))).await;
         let notice = lease.notice();
         drop(lease);
         host.until_free("lock:k").await;
@@ -184,12 +158,8 @@ async fn a_dropped_lease_is_released() {
 
 #[tokio::test]
 async fn a_lease_that_is_dropped_while_the_server_is_away_is_released_when_it_is_back() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
-    let client = proxy.http().build().unwrap();
-    let lease = soon(client.lock("k").ttl(ms(60_000)).acquire())
-        .await
-        .unwrap();
+    let (host, proxy, client) = connected_by("http").await;
+    let lease = acquired(client.lock("k").ttl(ms(60_000))).await;
     proxy.cut();
     drop(lease);
     tokio::time::sleep(ms(100)).await;
@@ -199,12 +169,9 @@ async fn a_lease_that_is_dropped_while_the_server_is_away_is_released_when_it_is
 
 #[tokio::test]
 async fn a_release_that_fails_goes_on_in_the_background() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
+    let (host, proxy) = host_behind_proxy().await;
     let client = proxy.http().retry(Retry::never()).build().unwrap();
-    let lease = soon(client.lock("k").ttl(ms(60_000)).acquire())
-        .await
-        .unwrap();
+    let lease = acquired(client.lock("k").ttl(ms(60_000))).await;
     proxy.cut();
     soon(lease.release()).await.unwrap_err();
     proxy.pass();
@@ -213,12 +180,8 @@ async fn a_release_that_fails_goes_on_in_the_background() {
 
 #[tokio::test]
 async fn a_release_that_is_dropped_half_way_goes_on_in_the_background() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
-    let client = soon(proxy.websocket().connect()).await.unwrap();
-    let lease = soon(client.lock("k").ttl(ms(60_000)).acquire())
-        .await
-        .unwrap();
+    let (host, proxy, client) = connected_by("ws").await;
+    let lease = acquired(client.lock("k").ttl(ms(60_000))).await;
     proxy.swallow();
     let release = tokio::time::timeout(ms(50), lease.release()).await;
     assert!(release.is_err(), "it cannot have been answered");
@@ -231,9 +194,8 @@ async fn a_release_that_is_dropped_half_way_goes_on_in_the_background() {
 async fn a_lease_that_is_kept_stays_and_is_not_renewed() {
     let host = Host::start().await;
     let client = host.http();
-    let lease = soon(client.lock("k").ttl(TTL).acquire()).await.unwrap();
-    let held = lease.keep();
-    let status = client.locks().status("lock:k").await.unwrap().unwrap();
+    let held = acquired(client.lock("k").ttl(TTL)).await.keep();
+    let status = host.status("lock:k").await.unwrap();
     assert_eq!((status.fence, status.owner), (held.fence, held.owner));
     // Nobody but its expiry ends it.
     host.until_free("lock:k").await;
@@ -260,7 +222,7 @@ fn a_process_that_was_stopped_finds_its_lease_lost_before_anything_else() {
         let client = Client::builder(format!("http://{address}"))
             .build()
             .unwrap();
-        let lease = soon(client.lock("k").ttl(TTL).acquire()).await.unwrap();
+        let lease = acquired(client.lock("k").ttl(TTL)).await;
         tokio::time::sleep(TTL).await;
         assert!(lease.is_held());
         std::thread::sleep(TTL * 2);
@@ -275,10 +237,8 @@ fn a_process_that_was_stopped_finds_its_lease_lost_before_anything_else() {
 /// Nothing is held any more then, so there is nothing to wait for.
 #[tokio::test]
 async fn a_release_does_not_wait_for_a_silent_server_beyond_the_end_of_the_lease() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
-    let client = proxy.http().build().unwrap();
-    let lease = soon(client.lock("k").ttl(TTL).acquire()).await.unwrap();
+    let (_host, proxy, client) = connected_by("http").await;
+    let lease = acquired(client.lock("k").ttl(TTL)).await;
     proxy.swallow();
     let error = soon(lease.release()).await.unwrap_err();
     assert!(matches!(error, Error::Interrupted(_)), "{error}");

@@ -4,24 +4,16 @@ use forrst_client::{Error, Lock, Retry};
 
 use serde_json::json;
 
-use crate::host::{Host, Receipt, charge, ms, soon, until};
-use crate::proxy::Proxy;
+use crate::host::{Host, acquired, charging, ms, pauses_of, soon, until};
+use crate::proxy::{connected_by, host_behind_proxy};
 use crate::raw_server::{RawServer, Reply};
 
 #[tokio::test]
 async fn a_call_whose_answer_was_lost_is_not_made_twice() {
-    for is_http in [true, false] {
-        let host = Host::start().await;
-        let proxy = Proxy::to(&host).await;
-        let builder = if is_http {
-            proxy.http()
-        } else {
-            proxy.websocket()
-        };
-        let client = soon(builder.connect()).await.unwrap();
+    for scheme in ["http", "ws"] {
+        let (host, proxy, client) = connected_by(scheme).await;
         proxy.lose_answers(1);
-        let call = client.call::<_, Receipt>("payments.charge", charge());
-        let error = soon(call.into_future()).await.unwrap_err();
+        let error = soon(charging(&client)).await.unwrap_err();
         assert!(matches!(error, Error::Interrupted(_)), "{error}");
         assert!(error.may_have_run());
         assert_eq!((proxy.lost(), host.charges()), (1, 1));
@@ -30,20 +22,10 @@ async fn a_call_whose_answer_was_lost_is_not_made_twice() {
 
 #[tokio::test]
 async fn an_idempotent_call_whose_answer_was_lost_is_made_again() {
-    for is_http in [true, false] {
-        let host = Host::start().await;
-        let proxy = Proxy::to(&host).await;
-        let builder = if is_http {
-            proxy.http()
-        } else {
-            proxy.websocket()
-        };
-        let client = soon(builder.connect()).await.unwrap();
+    for scheme in ["http", "ws"] {
+        let (host, proxy, client) = connected_by(scheme).await;
         proxy.lose_answers(1);
-        let call = client
-            .call::<_, Receipt>("payments.charge", charge())
-            .idempotent();
-        let receipt = soon(call.into_future()).await.unwrap();
+        let receipt = soon(charging(&client).idempotent()).await.unwrap();
         assert_eq!(receipt.charged, 100);
         assert_eq!((proxy.lost(), host.charges()), (1, 2));
     }
@@ -51,33 +33,23 @@ async fn an_idempotent_call_whose_answer_was_lost_is_made_again() {
 
 #[tokio::test]
 async fn a_locked_call_whose_answer_was_lost_is_not_made_twice_either() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
+    let (host, proxy) = host_behind_proxy().await;
     let client = proxy.http().build().unwrap();
     proxy.lose_answers(1);
-    let call = client
-        .call::<_, Receipt>("payments.charge", charge())
-        .lock(Lock::key("k"));
-    soon(call.into_future()).await.unwrap_err();
+    let call = charging(&client).lock(Lock::key("k"));
+    soon(call).await.unwrap_err();
     assert_eq!(host.charges(), 1);
 }
 
 #[tokio::test]
 async fn an_acquisition_whose_answer_was_lost_gets_the_same_lease() {
-    for is_http in [true, false] {
-        let host = Host::start().await;
-        let proxy = Proxy::to(&host).await;
-        let builder = if is_http {
-            proxy.http()
-        } else {
-            proxy.websocket()
-        };
-        let client = soon(builder.connect()).await.unwrap();
+    for scheme in ["http", "ws"] {
+        let (host, proxy, client) = connected_by(scheme).await;
         proxy.lose_answers(2);
-        let lease = soon(client.lock("k").acquire()).await.unwrap();
+        let lease = acquired(client.lock("k")).await;
         assert_eq!(proxy.lost(), 2);
         assert!(lease.is_held());
-        let status = host.http().locks().status("lock:k").await.unwrap().unwrap();
+        let status = host.status("lock:k").await.unwrap();
         assert_eq!(
             (status.fence, status.owner.as_str()),
             (lease.fence(), lease.owner())
@@ -92,14 +64,12 @@ async fn an_acquisition_whose_answer_was_lost_gets_the_same_lease() {
 
 #[tokio::test]
 async fn a_lease_that_came_by_a_repeated_request_is_not_trusted_for_longer_than_it_lasts() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
-    let slow = Retry::default().first_pause(ms(600)).longest_pause(ms(600));
-    let client = proxy.http().retry(slow).build().unwrap();
+    let (_host, proxy) = host_behind_proxy().await;
+    let client = proxy.http().retry(pauses_of(ms(600))).build().unwrap();
     proxy.lose_answers(1);
     let ttl = ms(10_000);
     let start = tokio::time::Instant::now();
-    let lease = soon(client.lock("k").ttl(ttl).acquire()).await.unwrap();
+    let lease = acquired(client.lock("k").ttl(ttl)).await;
     assert!(start.elapsed() > ms(300), "there was a second try");
     assert!(
         lease.held_until() <= start + ttl + ms(250),
@@ -120,13 +90,10 @@ async fn a_refused_try_does_not_make_the_lease_of_the_first_younger() {
         _ => Reply::success(&granted),
     })
     .await;
-    let slow = Retry::default()
-        .first_pause(ms(1_200))
-        .longest_pause(ms(1_200));
     let ttl = ms(60_000);
     let start = tokio::time::Instant::now();
-    let acquire = server.client().lock("k").ttl(ttl).retry(slow).acquire();
-    let lease = soon(acquire).await.unwrap();
+    let acquire = server.client().lock("k").ttl(ttl);
+    let lease = acquired(acquire.retry(pauses_of(ms(1_200)))).await;
     assert_eq!(server.received().len(), 3);
     assert!(
         lease.held_until() <= start + ttl + ms(500),
@@ -137,8 +104,7 @@ async fn a_refused_try_does_not_make_the_lease_of_the_first_younger() {
 
 #[tokio::test]
 async fn an_acquisition_that_was_refused_at_last_gives_back_what_it_got_at_first() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
+    let (host, proxy) = host_behind_proxy().await;
     let slow = Retry::default().first_pause(ms(3_000)).attempts(2);
     let client = proxy.http().build().unwrap();
     proxy.lose_answers(1);
@@ -153,8 +119,7 @@ async fn an_acquisition_that_was_refused_at_last_gives_back_what_it_got_at_first
 
 #[tokio::test]
 async fn an_acquisition_none_of_whose_answers_arrive_leaves_nothing_behind() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
+    let (host, proxy) = host_behind_proxy().await;
     let client = proxy.http().build().unwrap();
     proxy.lose_answers(usize::MAX);
     let acquire = client.lock("k").ttl(ms(600_000)).retry(Retry::never());
@@ -165,8 +130,7 @@ async fn an_acquisition_none_of_whose_answers_arrive_leaves_nothing_behind() {
 /// An owner of one's own choosing may hold the lock by another attempt.
 #[tokio::test]
 async fn what_is_withdrawn_is_not_somebody_elses_of_the_same_owner() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
+    let (host, proxy) = host_behind_proxy().await;
     let held = soon(host.http().lock("k").owner("me").hold())
         .await
         .unwrap();
@@ -175,14 +139,13 @@ async fn what_is_withdrawn_is_not_somebody_elses_of_the_same_owner() {
     let acquire = client.lock("k").owner("me").retry(Retry::never());
     soon(acquire.acquire()).await.unwrap_err();
     assert!(soon(client.settle(ms(20_000))).await);
-    let status = host.http().locks().status("lock:k").await.unwrap().unwrap();
+    let status = host.status("lock:k").await.unwrap();
     assert_eq!(status.fence, held.fence);
 }
 
 #[tokio::test]
 async fn a_program_can_wait_until_everything_is_given_back() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
+    let (host, proxy) = host_behind_proxy().await;
     let client = proxy.http().retry(Retry::never()).build().unwrap();
     assert!(
         soon(client.settle(ms(20_000))).await,
@@ -191,14 +154,13 @@ async fn a_program_can_wait_until_everything_is_given_back() {
     proxy.lose_answers(1);
     soon(client.lock("k").acquire()).await.unwrap_err();
     assert!(soon(client.settle(ms(20_000))).await);
-    let locks = host.http().locks();
-    assert_eq!(locks.status("lock:k").await.unwrap(), None);
+    assert_eq!(host.status("lock:k").await, None);
 
-    drop(soon(client.lock("k").acquire()).await.unwrap());
+    drop(acquired(client.lock("k")).await);
     assert!(soon(client.settle(ms(20_000))).await);
-    assert_eq!(locks.status("lock:k").await.unwrap(), None);
+    assert_eq!(host.status("lock:k").await, None);
 
-    let lease = soon(client.lock("k").acquire()).await.unwrap();
+    let lease = acquired(client.lock("k")).await;
     proxy.swallow();
     drop(lease);
     assert!(!soon(client.settle(ms(50))).await, "nobody answers");
@@ -206,8 +168,7 @@ async fn a_program_can_wait_until_everything_is_given_back() {
 
 #[tokio::test]
 async fn an_acquisition_that_is_given_up_without_an_answer_leaves_nothing_behind() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
+    let (host, proxy) = host_behind_proxy().await;
     let client = proxy.http().retry(Retry::never()).build().unwrap();
     proxy.lose_answers(1);
     let error = soon(client.lock("k").acquire()).await.unwrap_err();
@@ -217,16 +178,9 @@ async fn an_acquisition_that_is_given_up_without_an_answer_leaves_nothing_behind
 
 #[tokio::test]
 async fn a_release_whose_answer_was_lost_is_done() {
-    for is_http in [true, false] {
-        let host = Host::start().await;
-        let proxy = Proxy::to(&host).await;
-        let builder = if is_http {
-            proxy.http()
-        } else {
-            proxy.websocket()
-        };
-        let client = builder.build().unwrap();
-        let lease = soon(client.lock("k").acquire()).await.unwrap();
+    for scheme in ["http", "ws"] {
+        let (_host, proxy, client) = connected_by(scheme).await;
+        let lease = acquired(client.lock("k")).await;
         proxy.lose_answers(1);
         soon(lease.release()).await.unwrap();
         assert_eq!(proxy.lost(), 1);
@@ -242,16 +196,14 @@ async fn a_release_whose_answer_was_lost_is_done() {
 
 #[tokio::test]
 async fn a_release_whose_answer_was_lost_is_done_also_when_the_next_one_holds_the_lock() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
-    let slow = Retry::default().first_pause(ms(600)).longest_pause(ms(600));
-    let client = proxy.http().retry(slow).build().unwrap();
-    let lease = soon(client.lock("k").acquire()).await.unwrap();
+    let (host, proxy) = host_behind_proxy().await;
+    let client = proxy.http().retry(pauses_of(ms(600))).build().unwrap();
+    let lease = acquired(client.lock("k")).await;
     proxy.lose_answers(1);
     let next = tokio::spawn(host.http().lock("k").wait(ms(10_000)).hold());
     soon(lease.release()).await.unwrap();
     let next = soon(next).await.unwrap().unwrap();
-    let status = host.http().locks().status("lock:k").await.unwrap().unwrap();
+    let status = host.status("lock:k").await.unwrap();
     assert_eq!(status.fence, next.fence, "the successor is left alone");
 }
 
@@ -261,12 +213,8 @@ async fn a_release_by_somebody_else_is_no_success() {
     let client = host.http();
     let held = soon(client.lock("k").hold()).await.unwrap();
     let locks = client.locks();
-    locks
-        .release(&held.full_key, &held.owner, Some(held.fence))
-        .await
-        .unwrap();
-    let again = locks
-        .release(&held.full_key, &held.owner, Some(held.fence))
-        .await;
+    let release = || locks.release(&held.full_key, &held.owner, Some(held.fence));
+    release().await.unwrap();
+    let again = release().await;
     assert!(matches!(again, Err(Error::AlreadyReleased(_))), "{again:?}");
 }

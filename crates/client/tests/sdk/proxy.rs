@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forrst_client::{Client, ClientBuilder};
+use forrst_client::{Client, ClientBuilder, Error, Retry};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -26,7 +26,7 @@ enum Mode {
 }
 
 pub(crate) struct Proxy {
-    pub(crate) address: SocketAddr,
+    address: SocketAddr,
     mode: Arc<Mutex<Mode>>,
     cut: watch::Sender<u64>,
     wants_callers: watch::Sender<bool>,
@@ -36,11 +36,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    pub(crate) async fn to(host: &Host) -> Self {
-        Self::to_address(host.address).await
-    }
-
-    pub(crate) async fn to_address(target: SocketAddr) -> Self {
+    async fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let wants_callers = watch::Sender::new(true);
         let (listening, listens) = watch::channel(true);
@@ -151,6 +147,20 @@ impl Proxy {
     }
 }
 
+pub(crate) async fn host_behind_proxy() -> (Host, Proxy) {
+    let host = Host::start().await;
+    let proxy = Proxy::to(host.address).await;
+    (host, proxy)
+}
+
+/// With a client that has reached the host through the proxy, by `http` or `ws`.
+pub(crate) async fn connected_by(scheme: &str) -> (Host, Proxy, Client) {
+    let (host, proxy) = host_behind_proxy().await;
+    let url = format!("{scheme}://{}", proxy.address);
+    let client = soon(Client::connect(&url)).await.unwrap();
+    (host, proxy, client)
+}
+
 async fn connect(client: TcpStream, target: SocketAddr, mode: &Mutex<Mode>, lost: &AtomicUsize) {
     let Ok(server) = TcpStream::connect(target).await else {
         return;
@@ -214,13 +224,8 @@ async fn swallowed(mode: &Mutex<Mode>) {
 
 #[tokio::test]
 async fn the_proxy_passes_and_loses_what_it_is_told_to() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
-    let client = proxy
-        .http()
-        .retry(forrst_client::Retry::never())
-        .build()
-        .unwrap();
+    let (_host, proxy) = host_behind_proxy().await;
+    let client = proxy.http().retry(Retry::never()).build().unwrap();
     soon(client.ping()).await.unwrap();
     proxy.lose_answers(1);
     soon(client.ping()).await.unwrap_err();
@@ -234,16 +239,11 @@ async fn the_proxy_passes_and_loses_what_it_is_told_to() {
 
 #[tokio::test]
 async fn the_proxy_lets_nobody_in_while_it_is_told_to() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
-    let builder = proxy.http().retry(forrst_client::Retry::never());
-    let client = builder.build().unwrap();
+    let (_host, proxy) = host_behind_proxy().await;
+    let client = proxy.http().retry(Retry::never()).build().unwrap();
     soon(proxy.refuse()).await;
     let error = soon(client.ping()).await.unwrap_err();
-    assert!(
-        matches!(error, forrst_client::Error::Unreachable(_)),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Unreachable(_)), "{error}");
     soon(proxy.let_in()).await;
     soon(client.ping()).await.unwrap();
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use forrst_client::Client;
+use forrst_client::{Call, Client, ClientBuilder};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -61,10 +61,17 @@ impl RawServer {
         Self { address, received }
     }
 
-    pub(crate) fn client(&self) -> Client {
+    pub(crate) fn http(&self) -> ClientBuilder {
         Client::builder(format!("http://{}", self.address))
-            .build()
-            .unwrap()
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.http().build().unwrap()
+    }
+
+    /// A call of some function, to be made.
+    pub(crate) fn call(&self) -> Call<Value> {
+        self.client().call("a.b", json!({}))
     }
 
     pub(crate) fn received(&self) -> Vec<Received> {

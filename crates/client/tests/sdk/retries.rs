@@ -6,7 +6,7 @@ use forrst_client::{Client, Error, Lock, Retry};
 use forrst_lock::EventKind;
 use serde_json::{Value, json};
 
-use crate::host::{Host, Receipt, charge, free_address, ms, soon};
+use crate::host::{Host, acquired, charging, free_address, ms, soon};
 use crate::raw_server::{RawServer, Reply};
 
 fn quick() -> Retry {
@@ -18,8 +18,7 @@ fn after(time: u64) -> Value {
 }
 
 async fn call(server: &RawServer, retry: Retry) -> Result<Value, Error> {
-    let call = server.client().call("a.b", json!({})).retry(retry);
-    soon(call.into_future()).await
+    soon(server.call().retry(retry)).await
 }
 
 #[tokio::test]
@@ -67,8 +66,8 @@ async fn a_server_that_comes_later_is_reached() {
     let client = Client::builder(format!("http://{address}"))
         .build()
         .unwrap();
-    let call = client.call::<_, Receipt>("payments.charge", charge());
-    let call = tokio::spawn(call.retry(quick().attempts(1000)).into_future());
+    let call = charging(&client).retry(quick().attempts(1000));
+    let call = tokio::spawn(call.into_future());
     tokio::time::sleep(ms(50)).await;
     let host = Host::start_at(address).await;
     soon(call).await.unwrap().unwrap();
@@ -118,10 +117,8 @@ async fn an_idempotent_call_is_tried_again_on_whatever_may_pass() {
         ("DEADLINE_EXCEEDED", 1),
     ] {
         let server = RawServer::start(move |_| Reply::error(code, &json!({}))).await;
-        let call = server.client().call::<_, Value>("a.b", json!({}));
-        soon(call.retry(quick()).idempotent().into_future())
-            .await
-            .unwrap_err();
+        let call = server.call().retry(quick()).idempotent();
+        soon(call).await.unwrap_err();
         assert_eq!(server.received().len(), tries, "{code}");
     }
 }
@@ -132,10 +129,8 @@ async fn a_gateway_that_answers_for_its_server_proves_nothing() {
         let server = RawServer::start(move |_| Reply::Http(status, "<html>")).await;
         call(&server, quick()).await.unwrap_err();
         assert_eq!(server.received().len(), 1, "{status}");
-        let call = server.client().call::<_, Value>("a.b", json!({}));
-        soon(call.retry(quick()).idempotent().into_future())
-            .await
-            .unwrap_err();
+        let call = server.call().retry(quick()).idempotent();
+        soon(call).await.unwrap_err();
         assert_eq!(server.received().len(), 1 + tries, "{status}");
     }
 }
@@ -144,14 +139,9 @@ async fn a_gateway_that_answers_for_its_server_proves_nothing() {
 async fn contention_is_an_answer_unless_it_is_to_be_tried_again() {
     let host = Host::start().await;
     let client = host.http();
-    let lease = soon(client.lock("k").acquire()).await.unwrap();
-    let locked = || {
-        let lock = Lock::key("k").global();
-        client
-            .call::<_, Receipt>("payments.charge", charge())
-            .lock(lock)
-    };
-    soon(locked().into_future()).await.unwrap_err();
+    let lease = acquired(client.lock("k")).await;
+    let locked = || charging(&client).lock(Lock::key("k").global());
+    soon(locked()).await.unwrap_err();
     soon(client.lock("k").acquire()).await.unwrap_err();
     let contended = host.server.locks().stats().count(EventKind::Contended);
     assert_eq!(contended, 2, "each asked once");

@@ -12,7 +12,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::host::{Host, soon};
+use crate::host::{Host, acquired, soon};
 
 /// Puts TLS in front of a server, and gives its port and the PEM text of the authority that signed its certificate.
 async fn encrypt(target: SocketAddr) -> (u16, String) {
@@ -61,7 +61,7 @@ async fn a_server_whose_authority_is_named_is_trusted() {
     ] {
         let client = Client::builder(format!("{url}:{port}")).ca_certificate(pem.clone());
         let client = soon(client.connect()).await.unwrap();
-        let lease = soon(client.lock("k").acquire()).await.unwrap();
+        let lease = acquired(client.lock("k")).await;
         soon(lease.release()).await.unwrap();
     }
 }

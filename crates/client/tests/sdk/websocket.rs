@@ -1,25 +1,28 @@
 //! Many calls over one WebSocket.
 
-use forrst_client::{Error, Retry};
+use forrst_client::{Client, Error, Retry};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
-use crate::host::{Charge, Host, Receipt, charge, ms, soon};
-use crate::proxy::Proxy;
+use crate::host::{Charge, Host, Receipt, charging, ms, soon};
+use crate::proxy::host_behind_proxy;
+
+fn wait_at_the_gate(client: &Client) -> JoinHandle<Result<Value, Error>> {
+    tokio::spawn(client.call("test.gate", json!({})).into_future())
+}
 
 #[tokio::test]
 async fn many_calls_share_one_connection_and_each_gets_its_own_answer() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
+    let (host, proxy) = host_behind_proxy().await;
     let client = proxy.websocket().build().unwrap();
     let calls = (0..3_000).map(|amount| {
         let charge = Charge {
             user: "u".to_owned(),
             amount,
         };
-        client
-            .call::<_, Receipt>("payments.charge", charge)
-            .into_future()
+        let call = client.call::<_, Receipt>("payments.charge", charge);
+        call.into_future()
     });
     let receipts = soon(join_all(calls)).await;
     for (amount, receipt) in (0..).zip(receipts) {
@@ -33,18 +36,8 @@ async fn many_calls_share_one_connection_and_each_gets_its_own_answer() {
 async fn a_slow_call_does_not_hold_up_the_others() {
     let host = Host::start().await;
     let client = host.websocket();
-    let slow = tokio::spawn(
-        client
-            .call::<_, Value>("test.gate", json!({}))
-            .into_future(),
-    );
-    soon(
-        client
-            .call::<_, Receipt>("payments.charge", charge())
-            .into_future(),
-    )
-    .await
-    .unwrap();
+    let slow = wait_at_the_gate(&client);
+    soon(charging(&client)).await.unwrap();
     assert!(!slow.is_finished());
     host.open_gate();
     soon(slow).await.unwrap().unwrap();
@@ -60,10 +53,7 @@ async fn the_connection_is_opened_again_after_the_server_was_started_again() {
         .first_pause(ms(5))
         .longest_pause(ms(20))
         .attempts(1_000);
-    let call = client
-        .call::<_, Receipt>("payments.charge", charge())
-        .retry(patient);
-    let call = tokio::spawn(call.into_future());
+    let call = tokio::spawn(charging(&client).retry(patient).into_future());
     tokio::time::sleep(ms(50)).await;
     let address = host.address;
     drop(host);
@@ -74,18 +64,9 @@ async fn the_connection_is_opened_again_after_the_server_was_started_again() {
 
 #[tokio::test]
 async fn calls_under_way_when_the_connection_breaks_may_have_run() {
-    let host = Host::start().await;
-    let proxy = Proxy::to(&host).await;
+    let (_host, proxy) = host_behind_proxy().await;
     let client = proxy.websocket().build().unwrap();
-    let calls: Vec<_> = (0..10)
-        .map(|_| {
-            tokio::spawn(
-                client
-                    .call::<_, Value>("test.gate", json!({}))
-                    .into_future(),
-            )
-        })
-        .collect();
+    let calls = [(); 10].map(|()| wait_at_the_gate(&client));
     soon(client.ping()).await.unwrap();
     proxy.cut();
     for call in calls {
@@ -113,7 +94,7 @@ async fn a_request_that_is_too_large_is_no_reason_to_wait() {
     let client = host.websocket();
     let huge = json!({"user": "x".repeat(2 * 1024 * 1024), "amount": 1});
     let call = client.call::<_, Receipt>("payments.charge", huge);
-    let error = soon(call.into_future()).await.unwrap_err();
+    let error = soon(call).await.unwrap_err();
     assert!(matches!(error, Error::Interrupted(_)), "{error}");
     soon(client.ping()).await.unwrap();
 }
