@@ -1,7 +1,8 @@
-//! Objects that have the same key twice.
+//! Objects whose keys mean something else to another reader.
 //!
 //! `{"amount": 1, "amount": 100}` is JSON, and what it means depends on who reads it: a proxy that checks the first
-//! amount and a function that charges the second make a hole between them.
+//! amount and a function that charges the second make a hole between them. So do keys that are no Unicode, and the one that
+//! [`serde_json`] keeps for itself.
 
 use std::borrow::Cow;
 
@@ -13,6 +14,10 @@ use crate::{ErrorCode, ErrorObject, Pointer};
 
 /// The longest pointer that is answered: a key of half a megabyte must not stand in every error below it.
 const MAX_POINTER_BYTES: usize = 512;
+
+/// `serde_json` takes an object that begins with this key for whatever JSON text stands behind it: what was checked is not
+/// what a function would be given.
+const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
 /// The search for them, which keeps its memory from one object to the next.
 #[derive(Default)]
@@ -69,6 +74,7 @@ impl<'a> Walk<'a, '_> {
             (Token::Text(text), Some(Level::Object { key, .. })) if key.is_none() => {
                 *key = Some(text);
                 match unescape(text) {
+                    Some(text) if text == RAW_VALUE => self.note_reserved_key(),
                     Some(text) => self.keys.push(text),
                     None => self.note_key_that_is_no_unicode(),
                 }
@@ -95,6 +101,14 @@ impl<'a> Walk<'a, '_> {
             });
         }
         self.keys.truncate(first_key);
+    }
+
+    fn note_reserved_key(&mut self) {
+        self.problems.note(|| {
+            let message = format!("The key {} is reserved", Excerpt(RAW_VALUE));
+            let pointer = pointer(self.path, self.levels, None);
+            ErrorObject::new(ErrorCode::InvalidRequest, message).at(pointer)
+        });
     }
 
     /// Readers make the same replacement character out of different broken keys, or fail, or keep them apart.
@@ -186,6 +200,15 @@ mod tests {
             pointers(r#"{"a": {"b": 1, "b": 2}, "c": 1, "c": 2}"#),
             ["/a/b", "/c"]
         );
+    }
+
+    #[test]
+    fn a_key_that_makes_a_reader_parse_its_value_is_noted() {
+        for key in [RAW_VALUE, r"\u0024serde_json::private::RawValue"] {
+            let object = format!(r#"{{"a": [{{"{key}": "{{\"x\": 1, \"x\": 2}}"}}]}}"#);
+            assert_eq!(pointers(&object), [format!("/a/0/{RAW_VALUE}")]);
+        }
+        assert!(pointers(&format!(r#"{{"a": "{RAW_VALUE}", "{RAW_VALUE}s": 1}}"#)).is_empty());
     }
 
     #[test]
