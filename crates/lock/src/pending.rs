@@ -4,15 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::event::EventKind;
-use crate::service::{Core, local_end, retry_after};
+use crate::service::{Core, came_too_late, local_end, retry_after};
 use crate::state::Wake;
 use crate::store::Answer;
 use crate::{
     AcquireOutcome, Lease, LeaseGuard, LockError, LockName, StoreError, Ticket, Timestamp,
 };
+
+/// How long the store has to say when it is worth asking again. The answer itself is known, and must not wait for it.
+const HINT_TIME: Duration = Duration::from_millis(200);
 
 /// One of the places for those who wait, free again when dropped.
 pub(crate) struct WaitingPlace {
@@ -87,12 +90,15 @@ impl Pending {
         match wake {
             Ok(Wake::Granted(lease)) => {
                 let (sent, read) = anchor;
-                self.core
-                    .report(EventKind::GrantedAfterWait, &lease, Some(sent.elapsed()));
                 // Should the store's clock have jumped since, the lease is no longer than its ttl from now.
                 let ttl = lease.expires_at.remaining(lease.acquired_at);
                 let until = local_end(sent, lease.expires_at.remaining(read))
                     .min(local_end(Instant::now(), ttl));
+                if came_too_late(until, ttl) {
+                    return Err(self.came_too_late());
+                }
+                self.core
+                    .report(EventKind::GrantedAfterWait, &lease, Some(sent.elapsed()));
                 Ok(AcquireOutcome::Granted(self.granted(lease, until)))
             }
             Ok(Wake::TimedOut) => self.timed_out(anchor.0).await,
@@ -123,12 +129,13 @@ impl Pending {
 
     /// When asking again is worth it for one who has waited.
     async fn retry_after(&self) -> Duration {
-        let left = match self.core.store.inspect(&self.name).await {
-            Ok(Answer {
+        let status = self.core.store.inspect(&self.name);
+        let left = match timeout(HINT_TIME, status).await {
+            Ok(Ok(Answer {
                 outcome: Some(status),
                 now,
                 ..
-            }) => status.lease.expires_at.remaining(now),
+            })) => status.lease.expires_at.remaining(now),
             // Free by now, or the store does not say: soon.
             _ => Duration::ZERO,
         };
@@ -144,6 +151,12 @@ impl Pending {
     pub(crate) fn ended(mut self, how: EventKind) {
         self.undo = false;
         self.core.count(how, &self.name);
+    }
+
+    /// The grant was on its way for longer than its lease lasts.
+    pub(crate) fn came_too_late(self) -> LockError {
+        self.failed();
+        StoreError::MaybeDone("the grant came when its lease was over".into()).into()
     }
 
     /// The store failed, and may have done something all the same.

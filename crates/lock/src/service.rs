@@ -216,9 +216,13 @@ impl LockService {
         core.report_expired(answer.expired.as_ref());
         let expires_at = match answer.outcome {
             Acquired::Granted(lease) => {
-                core.report(EventKind::Acquired, &lease, None);
                 // Not the ttl: a repeated attempt gets a lease of which some time is gone.
-                let until = local_end(sent, lease.expires_at.remaining(answer.now));
+                let left = lease.expires_at.remaining(answer.now);
+                let until = local_end(sent, left);
+                if came_too_late(until, left) {
+                    return Err(pending.came_too_late());
+                }
+                core.report(EventKind::Acquired, &lease, None);
                 return Ok(AcquireOutcome::Granted(pending.granted(lease, until)));
             }
             Acquired::FencesExhausted => {
@@ -460,6 +464,14 @@ impl Drop for Core {
 /// Stores count whole milliseconds, so the first one may be shorter than the others.
 pub(crate) fn local_end(sent: Instant, time: Duration) -> Instant {
     sent + time.saturating_sub(Duration::from_millis(1))
+}
+
+/// A lease that is shorter than a store may take to answer is its caller's own wish.
+const PROMPT: Duration = Duration::from_millis(100);
+
+/// Whether a grant was so long on its way that nothing may be begun under it any more.
+pub(crate) fn came_too_late(until: Instant, lasted: Duration) -> bool {
+    lasted >= PROMPT && Instant::now() >= until
 }
 
 /// A hint for the next try, from half of it to all of it at random, so that those refused together do not

@@ -2,7 +2,7 @@
 #![cfg(not(shuttle))]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,6 +21,8 @@ struct BadConnection {
     store: MemoryStore,
     lost_requests: AtomicUsize,
     lost_answers: AtomicUsize,
+    /// How long grants, and what is known about a lock, are on their way, in seconds.
+    lag: AtomicU64,
     /// Whoever sweeps never hears of it.
     is_stuck: AtomicBool,
 }
@@ -31,6 +33,10 @@ impl BadConnection {
             true => Err(StoreError::NotDone("the request was lost".into())),
             false => Ok(()),
         }
+    }
+
+    async fn lag(&self) {
+        sleep(Duration::from_secs(self.lag.load(Ordering::SeqCst))).await;
     }
 
     fn answer<T>(&self, answer: T) -> Result<T, StoreError> {
@@ -60,7 +66,9 @@ impl LockStore for BadConnection {
         command: Acquire<Waiter>,
     ) -> Result<Answer<Acquired>, StoreError> {
         self.request()?;
-        self.answer(self.store.acquire(name, command).await?)
+        let answer = self.store.acquire(name, command).await?;
+        self.lag().await;
+        self.answer(answer)
     }
 
     fn abandon(&self, name: &LockName, ticket: Ticket) {
@@ -95,6 +103,7 @@ impl LockStore for BadConnection {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError> {
+        self.lag().await;
         self.store.inspect(name).await
     }
 
@@ -168,6 +177,37 @@ async fn an_acquire_whose_request_or_answer_was_lost_leaves_nothing_held() {
         assert!(matches!(failed, Err(LockError::Store(_))), "{failed:?}");
         assert!(!is_held(&service).await);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_comes_when_its_lease_is_over_is_none() {
+    let (store, service) = connect();
+    store.lag.store(6, Ordering::SeqCst);
+    let late = service.acquire(request("a", 5)).await;
+    assert!(matches!(late, Err(LockError::Store(_))), "{late:?}");
+    let in_time = service.acquire(request("a", 7)).await;
+    assert!(matches!(in_time, Ok(AcquireOutcome::Granted(_))));
+    let count = |kind| service.stats().count(kind);
+    assert_eq!(count(EventKind::AcquireFailed), 1);
+    assert_eq!(count(EventKind::Acquired), 1);
+}
+
+/// When to ask again is only a hint.
+#[tokio::test(start_paused = true)]
+async fn whose_time_is_over_hears_it_also_from_a_store_that_hangs() {
+    let (store, service) = connect();
+    take(&service, 3600).await.keep();
+    let waiting = AcquireRequest {
+        wait: Some(Duration::from_secs(5)),
+        ..request("b", 5)
+    };
+    let start = Instant::now();
+    let (outcome, ()) = tokio::join!(service.acquire(waiting), async {
+        sleep(Duration::from_secs(1)).await;
+        store.lag.store(60, Ordering::SeqCst);
+    });
+    assert!(matches!(outcome, Ok(AcquireOutcome::TimedOut { .. })));
+    assert!(start.elapsed() < Duration::from_secs(6));
 }
 
 #[tokio::test(start_paused = true)]
