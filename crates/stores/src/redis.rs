@@ -43,7 +43,7 @@ use start::NotStarted;
 
 use crate::url_without_secrets;
 
-/// How many of a key's waiters are looked after in one step: more than can be served before the next one.
+/// How many of a key's waiters are looked after in one step.
 const LOOKED_AFTER: usize = 64;
 /// How many partitions are listed at once.
 const LISTED_AT_ONCE: usize = 16;
@@ -164,12 +164,12 @@ impl RedisStore {
             })
     }
 
-    /// The first of this process' waiters for `name` hear what they missed.
+    /// Some of this process' waiters for `name` hear what they missed. Whether any was missing in the queue.
     async fn look_after(
         &self,
         name: &LockName,
         tickets: &[Ticket],
-    ) -> Result<Answer<Settled>, StoreError> {
+    ) -> Result<(Answer<Settled>, bool), StoreError> {
         let link = &self.link;
         let since = Instant::now();
         let arguments = tickets.iter().map(|ticket| ticket_text(*ticket).into());
@@ -191,16 +191,16 @@ impl RedisStore {
             let mut missing = reply.outcome.parts();
             std::iter::from_fn(|| (!missing.is_empty()).then(|| missing.ticket())).collect()
         };
-        link.ask_again(name, missing?).await;
+        let missing = missing?;
+        let is_any_missing = !missing.is_empty();
+        link.ask_again(name, missing).await;
         let in_queue = usize::try_from(in_queue).unwrap_or(usize::MAX);
         let waiters = in_queue.max(link.waiters.count(name));
-        Ok(answer(
-            Settled {
-                expires_at,
-                waiters,
-            },
-            reply,
-        ))
+        let settled = Settled {
+            expires_at,
+            waiters,
+        };
+        Ok((answer(settled, reply), is_any_missing))
     }
 
     /// Some names of held locks in one partition, after `after`.
@@ -370,8 +370,15 @@ impl LockStore for RedisStore {
     }
 
     async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {
-        let tickets = self.link.waiters.first(name, LOOKED_AFTER);
-        self.look_after(name, &tickets).await
+        let tickets = self.link.waiters.of(name);
+        let mut some = tickets.chunks(LOOKED_AFTER);
+        let first = some.next().unwrap_or_default();
+        let (answer, mut is_any_missing) = self.look_after(name, first).await?;
+        // Whoever drops out of a queue does so from its head: where nobody is missing, nobody is behind it.
+        while is_any_missing && let Some(next) = some.next() {
+            (_, is_any_missing) = self.look_after(name, next).await?;
+        }
+        Ok(answer)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError> {

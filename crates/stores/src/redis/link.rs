@@ -215,8 +215,13 @@ impl Link {
                     let waiter = link.waiters.remove(ticket);
                     link.wake(&name, ticket, waiter, Wake::Granted(lease));
                 }
-                // Whatever went wrong, the next look at this key finds out how things are.
-                _ => link.waiters.answered(ticket),
+                // Somebody ended it, or it ran out, before its owner knew of it: its place is asked for again at once.
+                Ok(Err(_)) => {
+                    link.waiters.answered(ticket);
+                    link.ask_again_for(&name, ticket).await;
+                }
+                // The next look at this key finds out how things are.
+                Err(_) => link.waiters.answered(ticket),
             }
         });
     }

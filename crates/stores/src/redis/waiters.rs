@@ -98,11 +98,11 @@ impl Waiters {
         }
     }
 
-    /// The first of those who wait for `name`.
-    pub(super) fn first(&self, name: &LockName, count: usize) -> Vec<Ticket> {
+    /// Those who wait for `name`, in the order of arrival.
+    pub(super) fn of(&self, name: &LockName) -> Vec<Ticket> {
         let table = self.table();
         let queue = table.by_name.get(name).into_iter().flatten();
-        queue.take(count).map(|(_, ticket)| *ticket).collect()
+        queue.map(|(_, ticket)| *ticket).collect()
     }
 
     pub(super) fn count(&self, name: &LockName) -> usize {

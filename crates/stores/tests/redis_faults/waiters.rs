@@ -2,8 +2,17 @@
 
 use forrst_lock::LockStore;
 use forrst_testkit::RedisServer;
+use tokio::time::timeout;
 
-use crate::ground::{claim, granted, hears, name, open, release, take, wait};
+use crate::ground::{PATIENCE, claim, granted, hears, name, open, release, take, wait};
+
+fn forget_who_waits(redis: &RedisServer, key: &str) {
+    let [queue, waiters] = ["queue", "waiters"].map(|kind| {
+        let found = redis.cli(&["KEYS", &format!("*{kind}:lock:{key}")]);
+        found.trim().to_owned()
+    });
+    redis.cli(&["DEL", &queue, &waiters]);
+}
 
 #[tokio::test]
 async fn a_grant_to_a_node_that_has_just_died_goes_on_within_seconds() {
@@ -27,9 +36,7 @@ async fn a_waiter_that_redis_has_forgotten_gets_its_place_back() {
     let (one, other) = (open(&redis).await, open(&redis).await);
     let lease = take(&one, "k").await;
     let first = wait(&one, "k", claim("first")).await;
-    let queue = redis.cli(&["KEYS", "*queue:lock:k"]);
-    let waiters = redis.cli(&["KEYS", "*waiters:lock:k"]);
-    redis.cli(&["DEL", queue.trim(), waiters.trim()]);
+    forget_who_waits(&redis, "k");
     let mut second = wait(&other, "k", claim("second")).await;
     one.settle(&name("k")).await.unwrap();
     release(&one, &lease).await;
@@ -53,9 +60,7 @@ async fn waiters_that_redis_has_forgotten_come_back_in_their_order() {
         for number in 0..16 {
             waiting.push(wait(&store, &key, claim(&format!("{number}"))).await);
         }
-        let queue = redis.cli(&["KEYS", &format!("*queue:lock:{key}")]);
-        let waiters = redis.cli(&["KEYS", &format!("*waiters:lock:{key}")]);
-        redis.cli(&["DEL", queue.trim(), waiters.trim()]);
+        forget_who_waits(&redis, &key);
         release(&store, &lease).await;
         for (number, wake) in waiting.into_iter().enumerate() {
             let wake = hears(&store, &key, wake).await;
@@ -63,5 +68,39 @@ async fn waiters_that_redis_has_forgotten_come_back_in_their_order() {
             assert_eq!(lease.owner.as_str(), number.to_string());
             release(&store, lease).await;
         }
+    }
+}
+
+#[tokio::test]
+async fn a_crowd_that_redis_has_forgotten_comes_back_as_a_whole() {
+    let redis = RedisServer::start();
+    let store = open(&redis).await;
+    take(&store, "k").await;
+    let mut waiting = Vec::new();
+    for number in 0..100 {
+        waiting.push(wait(&store, "k", claim(&format!("{number}"))).await);
+    }
+    forget_who_waits(&redis, "k");
+    store.settle(&name("k")).await.unwrap();
+    let queue = store.queue(&name("k"), 200).await.unwrap().outcome;
+    let owners: Vec<&str> = queue.iter().map(|waiting| waiting.owner.as_str()).collect();
+    let expected: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+    assert_eq!(owners, expected);
+}
+
+/// No look at the key helps it: it finds out by what Redis says when it confirms.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_whose_lease_was_ended_before_it_knew_asks_again_at_once() {
+    let redis = RedisServer::start();
+    let (one, other) = (open(&redis).await, open(&redis).await);
+    for _ in 0..20 {
+        let lease = take(&one, "k").await;
+        let wake = wait(&other, "k", claim("b")).await;
+        release(&one, &lease).await;
+        one.force_release(&name("k")).await.unwrap();
+        let wake = timeout(PATIENCE, wake).await.expect("news in time");
+        // It may have known, and then that was its lease.
+        let _ = other.force_release(&name("k")).await.unwrap();
+        granted(&wake.unwrap());
     }
 }
