@@ -10,25 +10,23 @@ use crate::Error;
 #[derive(Debug)]
 pub(crate) struct Wait {
     whole: Option<Duration>,
-    since: Instant,
+    /// When it was first asked for, with all of it.
+    since: Option<Instant>,
 }
 
 impl Wait {
     pub(crate) fn start(whole: Option<Duration>) -> Self {
-        Self {
-            whole,
-            since: Instant::now(),
-        }
+        Self { whole, since: None }
     }
 
-    pub(crate) fn left(&self) -> Option<Duration> {
-        let whole = self.whole?;
-        Some(whole.saturating_sub(self.since.elapsed()))
+    pub(crate) fn left(&mut self) -> Option<Duration> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        Some(self.whole?.saturating_sub(since.elapsed()))
     }
 
     /// Who was refused the lock, and is to ask for it again all the same, waits anew.
     pub(crate) fn restart(&mut self) {
-        self.since = Instant::now();
+        self.since = None;
     }
 }
 
@@ -44,6 +42,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn time_that_has_passed_is_not_waited_again() {
         let mut wait = Wait::start(Some(Duration::from_secs(5)));
+        assert_eq!(wait.left(), Some(Duration::from_secs(5)));
         advance(Duration::from_secs(2)).await;
         assert_eq!(wait.left(), Some(Duration::from_secs(3)));
         advance(Duration::from_secs(9)).await;
