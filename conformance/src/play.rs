@@ -163,8 +163,7 @@ impl Player {
             .map_err(StepReport::from)?;
         let exchange = self
             .line
-            .servers
-            .open(outgoing.wire.clone())
+            .open(&outgoing)
             .await
             .map_err(|error| outgoing.failed(&Expect::default(), &error))?;
         let started = Started { outgoing, exchange };
@@ -297,6 +296,12 @@ impl Line {
         })
     }
 
+    async fn open(&self, outgoing: &Outgoing) -> Result<Exchange, ExchangeError> {
+        let opening = self.servers.open(outgoing.wire.clone());
+        let in_time = tokio::time::timeout(self.patience, opening).await;
+        in_time.unwrap_or(Err(ExchangeError::TimedOut(self.patience)))
+    }
+
     async fn send(
         &self,
         outgoing: Result<Outgoing, TemplateError>,
@@ -305,8 +310,7 @@ impl Line {
     ) -> Result<Option<Value>, StepReport> {
         let outgoing = outgoing?;
         let exchange = self
-            .servers
-            .open(outgoing.wire.clone())
+            .open(&outgoing)
             .await
             .map_err(|error| outgoing.failed(expect, &error))?;
         self.receive(&outgoing, exchange, expect, variables).await

@@ -110,6 +110,10 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn with(steps: &Value) -> Self {
+        Self::over("http", steps)
+    }
+
+    fn over(transport: &str, steps: &Value) -> Self {
         let name = format!(
             "forrst-conformance-{}-{}",
             std::process::id(),
@@ -118,7 +122,7 @@ impl Folder {
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(folder.join("group")).unwrap();
         let vector = json!({
-            "name": "case", "source": "test", "about": "A case.", "transports": ["http"], "steps": steps
+            "name": "case", "source": "test", "about": "A case.", "transports": [transport], "steps": steps
         });
         std::fs::write(folder.join("group/case.json"), vector.to_string()).unwrap();
         Self(folder)
@@ -333,4 +337,19 @@ async fn a_run_that_cannot_be_is_an_error_and_no_report() {
     };
     let nothing = run("http://127.0.0.1:1", &nothing).await;
     assert!(matches!(nothing, Err(RunError::NothingMatches(_))));
+}
+
+#[tokio::test]
+async fn a_server_that_never_opens_a_websocket_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let folder = Folder::over("ws", &json!([call(&json!({"body": {}}))]));
+    let options = Options {
+        transports: vec![Transport::Ws],
+        patience: Duration::from_millis(100),
+        vectors: Some(folder.0.clone()),
+        ..Options::default()
+    };
+    let report = timeout(Duration::from_secs(20), run(&url, &options)).await;
+    assert_eq!(report.expect("an end").unwrap().counts().failed, 1);
 }
