@@ -140,13 +140,14 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<u8, CommandError> {
             Some(()) = end.recv() => load.referee.blow_whistle(),
         }
     }
+    let measured = started_at.elapsed();
     let settling: JoinSet<bool> = clients
         .into_iter()
         .map(|client| async move { settle(&client).await })
         .collect();
     settling.join_all().await;
     progress.finish();
-    let summary = Summary::of(&arguments, started_at.elapsed(), &tally, &load.referee);
+    let summary = Summary::of(&arguments, measured, &tally, &load.referee);
     if arguments.json {
         print_value(&summary)?;
     } else {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use forrst_client::{Client, ClientBuilder};
+use forrst_client::{Client, ClientBuilder, Retry};
 use forrst_protocol::RawObject;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -13,6 +13,9 @@ use crate::time;
 
 /// How long a command goes on giving back what it may have been granted, before it ends.
 const SETTLING: Duration = Duration::from_secs(2);
+
+/// How long after its first try a command tries again at most.
+const RETRYING: Duration = Duration::from_secs(15);
 
 /// Which server.
 #[derive(Args, Clone)]
@@ -73,7 +76,9 @@ pub(crate) struct Connection {
 impl Connection {
     /// A client of that server, to which more can be said.
     pub(crate) fn builder(&self) -> ClientBuilder {
-        self.server.builder().timeout(self.timeout)
+        let builder = self.server.builder().timeout(self.timeout);
+        // Tries that follow one that had no answer in time would take as long again.
+        builder.retry(Retry::default().within(self.timeout.min(RETRYING)))
     }
 
     /// A client of that server.

@@ -84,7 +84,7 @@ impl Supervision<'_> {
         match report {
             Some(Report::Ready(number)) => {
                 state.group = Group::numbered(number);
-                if let Some(group) = state.group.filter(|_| self.terminal.is_input()) {
+                if let Some(group) = state.group.filter(|_| self.terminal.is_ours_alone()) {
                     self.terminal.lend(group);
                 }
                 self.guarded.order(Order::Begin).await;
@@ -108,7 +108,7 @@ impl Supervision<'_> {
     /// Lets a stopped command go on, with the terminal where it is the one that reads from it.
     fn resume(&mut self, group: Option<Group>) {
         if let Some(group) = group {
-            if self.terminal.is_input() {
+            if self.terminal.is_ours_alone() {
                 self.terminal.lend(group);
             }
             group.signal(Signal::CONT.as_raw());

@@ -32,10 +32,10 @@ impl Terminal {
         self.device.is_some()
     }
 
-    /// Whether the command wants it from the beginning. Others of the same pipeline, such as a pager behind it or a
-    /// `gpg -d` before it, may want it, too: where standard input is something else, it is lent when it is asked for.
-    pub(super) fn is_input(&self) -> bool {
-        self.is_there() && io::stdin().is_terminal()
+    /// Whether the command has it for itself from the beginning. Others of the same pipeline, such as a `gpg -d` before it
+    /// or a pager behind it, may want it, too: where input or output is something else, it is lent when it is asked for.
+    pub(super) fn is_ours_alone(&self) -> bool {
+        self.is_there() && io::stdin().is_terminal() && io::stdout().is_terminal()
     }
 
     /// Hands it to the command, unless this process is in the background and does not have it. Whether that was done.

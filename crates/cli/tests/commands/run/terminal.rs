@@ -98,3 +98,17 @@ fn the_terminal_is_not_taken_from_others_before_it_is_wanted() {
     shell.until_shown("hello world");
     assert_eq!(shell.wait(), Some(0), "{}", shell.screen());
 }
+
+/// As a pager does.
+#[test]
+fn the_terminal_is_left_to_what_reads_its_output() {
+    let server = Server::start();
+    let script = format!(
+        "{FORRST} run --key k --ttl 1h -- bash -c 'echo started; echo more' | (read piped; read -p 'page? ' page </dev/tty; echo \"$piped, $page\")"
+    );
+    let mut shell = AtTerminal::start_program("bash", &["-c", &script], &server.url());
+    shell.until_shown("page? ");
+    shell.types("down\n");
+    shell.until_shown("started, down");
+    assert_eq!(shell.wait(), Some(0), "{}", shell.screen());
+}
