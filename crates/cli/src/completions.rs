@@ -1,6 +1,6 @@
 //! `forrst completions`.
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::error::CommandError;
@@ -21,11 +21,12 @@ pub(crate) struct CompletionsArguments {
 
 pub(crate) fn run(arguments: &CompletionsArguments) -> Result<(), CommandError> {
     let mut script = Vec::new();
-    clap_complete::generate(
-        arguments.shell,
-        &mut crate::Arguments::command(),
-        "forrst",
-        &mut script,
-    );
+    let forrst = crate::Arguments::command();
+    // Also what is not meant for people would be offered.
+    let shown = forrst.get_subcommands().filter(|it| !it.is_hide_set());
+    let mut forrst = Command::new("forrst")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommands(shown.cloned());
+    clap_complete::generate(arguments.shell, &mut forrst, "forrst", &mut script);
     crate::output::print(&String::from_utf8_lossy(&script))
 }

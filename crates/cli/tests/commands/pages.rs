@@ -14,6 +14,7 @@ fn every_shell_completes_every_command() {
             script.contains("--on-lost") || script.contains("on-lost"),
             "{shell}"
         );
+        assert!(!script.contains("starter"), "{shell} offers what is hidden");
     }
 }
 
