@@ -20,7 +20,10 @@ impl Wait {
     }
 
     pub(crate) fn left(&mut self) -> Option<Duration> {
-        let since = *self.since.get_or_insert_with(Instant::now);
+        let Some(since) = self.since else {
+            self.since = Some(Instant::now());
+            return self.whole;
+        };
         Some(self.whole?.saturating_sub(since.elapsed()))
     }
 
@@ -39,10 +42,16 @@ mod tests {
     use super::*;
     use tokio::time::advance;
 
+    #[test]
+    fn the_first_try_has_all_of_it() {
+        let whole = Some(Duration::from_secs(5));
+        assert_eq!(Wait::start(whole).left(), whole);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn time_that_has_passed_is_not_waited_again() {
         let mut wait = Wait::start(Some(Duration::from_secs(5)));
-        assert_eq!(wait.left(), Some(Duration::from_secs(5)));
+        wait.left();
         advance(Duration::from_secs(2)).await;
         assert_eq!(wait.left(), Some(Duration::from_secs(3)));
         advance(Duration::from_secs(9)).await;
