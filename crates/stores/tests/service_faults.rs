@@ -149,6 +149,14 @@ fn request(owner: &str, seconds: u64) -> AcquireRequest {
     }
 }
 
+/// Somebody else's, who waits for so many seconds.
+fn patient(seconds: u64) -> AcquireRequest {
+    AcquireRequest {
+        wait: Some(Duration::from_secs(seconds)),
+        ..request("b", 5)
+    }
+}
+
 fn name() -> LockName {
     LockName::global(&LockKey::parse("orders").unwrap())
 }
@@ -197,12 +205,8 @@ async fn a_grant_that_comes_when_its_lease_is_over_is_none() {
 async fn whose_time_is_over_hears_it_also_from_a_store_that_hangs() {
     let (store, service) = connect();
     take(&service, 3600).await.keep();
-    let waiting = AcquireRequest {
-        wait: Some(Duration::from_secs(5)),
-        ..request("b", 5)
-    };
     let start = Instant::now();
-    let (outcome, ()) = tokio::join!(service.acquire(waiting), async {
+    let (outcome, ()) = tokio::join!(service.acquire(patient(5)), async {
         sleep(Duration::from_secs(1)).await;
         store.lag.store(60, Ordering::SeqCst);
     });
@@ -272,12 +276,8 @@ async fn renewal_that_cannot_reach_the_store_is_loss_at_the_end_of_the_lease() {
 async fn an_alarm_that_could_not_reach_the_store_rings_again() {
     let (store, service) = connect();
     take(&service, 5).await.keep();
-    let waiting = AcquireRequest {
-        wait: Some(Duration::from_secs(60)),
-        ..request("b", 5)
-    };
     let start = Instant::now();
-    let (outcome, ()) = tokio::join!(service.acquire(waiting), async {
+    let (outcome, ()) = tokio::join!(service.acquire(patient(60)), async {
         sleep(Duration::from_secs(1)).await;
         store.lost_requests.store(3, Ordering::SeqCst);
     });
@@ -290,10 +290,6 @@ async fn an_alarm_rings_while_a_sweep_takes_for_ever() {
     let (store, service) = connect();
     store.is_stuck.store(true, Ordering::SeqCst);
     take(&service, 5).await.keep();
-    let waiting = AcquireRequest {
-        wait: Some(Duration::from_secs(60)),
-        ..request("b", 5)
-    };
-    let outcome = service.acquire(waiting).await;
+    let outcome = service.acquire(patient(60)).await;
     assert!(matches!(outcome, Ok(AcquireOutcome::Granted(_))));
 }
