@@ -2,7 +2,7 @@
 //!
 //! A transport reads a [`Credential`] off a connection or a request. [`Access`] turns it into a [`Caller`], for each request
 //! anew, so that a key that was taken away does not live on in an open connection. What the caller may do is asked in two
-//! places: in `Server::call`, about the function, and where the name of a lock is first known.
+//! places: in `Core::call`, about the function, and where the name of a lock is first known.
 
 mod caller;
 mod credential;

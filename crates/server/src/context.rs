@@ -8,13 +8,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Caller;
+use crate::core::{Core, NotedLock};
 use crate::extension::{Deadline, Trace};
-use crate::server::{NotedLock, Shared};
 
 /// What a function is given besides its arguments. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Context {
-    pub(crate) server: Arc<Shared>,
+    pub(crate) server: Arc<Core>,
     pub(crate) call: Arc<CallInfo>,
     pub(crate) deadline: Option<Arc<Deadline>>,
     pub(crate) trace: Option<Arc<Trace>>,

@@ -19,9 +19,9 @@ pub use self::deadline::Deadline;
 pub use self::tracing::Trace;
 use crate::Context;
 use crate::access::Caller;
+use crate::core::NotedLock;
 use crate::error::{internal_error, unavailable};
 use crate::function::{CallResult, PreparedCall, read_json};
-use crate::server::NotedLock;
 use crate::span;
 
 pub(crate) use self::atomic_lock::AtomicLock;

@@ -55,6 +55,7 @@
 mod access;
 mod audit;
 mod context;
+mod core;
 mod error;
 mod extension;
 mod fields;

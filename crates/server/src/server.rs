@@ -1,135 +1,23 @@
-//! The server: what it is made of, and the way of one request through it.
+//! A server: a [`Core`] that answers requests, and the listeners that feed it.
 
-mod admission;
 mod builder;
-mod record;
 mod shutdown;
 
-use std::collections::HashMap;
-use std::fmt;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use forrst_lock::{KeyStyle, LockService};
-use forrst_protocol::{
-    ErrorCode, ErrorObject, Errors, Pointer, RawObject, Request, Response, Urn, Version,
-};
-use futures_util::FutureExt;
-use tokio::sync::Semaphore;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-use tracing::Instrument;
+use forrst_lock::LockService;
+use forrst_protocol::Response;
 
 pub use self::builder::{BuildError, ServerBuilder};
-pub(crate) use self::record::NotedLock;
-use self::record::Record;
-use crate::Context;
-use crate::access::{Access, Caller, Credential};
 use crate::audit::Audit;
-use crate::context::CallInfo;
-use crate::error::internal_error;
-use crate::extension::{End, Extension, ExtensionCall, Next, Outcome, Step, Trace, Tracing};
-use crate::limits::{HeldLocks, Limits, RateLimit, Refusal};
-use crate::metrics::{Activity, Metrics};
-use crate::registry::{Registered, Registry};
-use crate::span;
-use crate::transport::Tls;
+use crate::core::{Core, Origin};
+use crate::transport::Listeners;
 
 /// A Forrst server. Cheap to clone: all clones are one server.
 #[derive(Debug, Clone)]
 pub struct Server {
-    pub(crate) shared: Arc<Shared>,
-}
-
-/// What every request can reach.
-pub(crate) struct Shared {
-    pub(crate) service: String,
-    pub(crate) node: String,
-    pub(crate) limits: Arc<Limits>,
-    pub(crate) access: Access,
-    pub(crate) tls: Option<Tls>,
-    /// Hosts that requests may be for, besides this machine's own names.
-    pub(crate) allowed_hosts: Vec<String>,
-    pub(crate) rate: RateLimit,
-    pub(crate) held: Arc<HeldLocks>,
-    /// The places for connections, of all listeners together.
-    pub(crate) connections: Arc<Semaphore>,
-    pub(crate) locks: LockService,
-    pub(crate) registry: Registry,
-    pub(crate) extensions: Extensions,
-    pub(crate) audit: Audit,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) activity: Activity,
-    /// How lock names look in the log.
-    pub(crate) keys: KeyStyle,
-    /// Calls that run in tasks of their own, and connections.
-    pub(crate) tasks: TaskTracker,
-    /// No new connections; those that are open end after the request they are at.
-    pub(crate) draining: CancellationToken,
-    /// Functions that still run are ended.
-    pub(crate) stop: CancellationToken,
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared")
-            .field("service", &self.service)
-            .field("node", &self.node)
-            .field("registry", &self.registry)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The extensions in the order in which they act, and where each name of theirs leads.
-#[derive(Default)]
-pub(crate) struct Extensions {
-    pub(crate) all: Vec<Box<dyn Extension>>,
-    by_urn: HashMap<String, usize>,
-}
-
-impl Extensions {
-    pub(crate) fn add(&mut self, extension: Box<dyn Extension>) -> Result<(), BuildError> {
-        for urn in [Some(extension.urn()), extension.alias()]
-            .into_iter()
-            .flatten()
-        {
-            if Urn::parse(urn).is_err() {
-                return Err(BuildError::ExtensionUrn(urn.to_owned()));
-            }
-            if self.by_urn.insert(urn.to_owned(), self.all.len()).is_some() {
-                return Err(BuildError::ExtensionTwice(urn.to_owned()));
-            }
-        }
-        self.all.push(extension);
-        Ok(())
-    }
-
-    pub(crate) fn find(&self, urn: &str) -> Option<usize> {
-        self.by_urn.get(urn).copied()
-    }
-}
-
-/// What comes with a request besides its body.
-#[derive(Debug)]
-pub(crate) struct Origin {
-    pub(crate) received: Instant,
-    pub(crate) traceparent: Option<String>,
-    pub(crate) credential: Credential,
-    /// The address of whoever sent it.
-    pub(crate) from: Option<Arc<str>>,
-}
-
-impl Origin {
-    /// From somebody on this machine who is the server's own user.
-    pub(crate) fn local(from: Option<Arc<str>>) -> Self {
-        Self {
-            received: Instant::now(),
-            traceparent: None,
-            credential: Credential::Local,
-            from,
-        }
-    }
+    pub(crate) core: Arc<Core>,
+    pub(crate) listeners: Arc<Listeners>,
 }
 
 impl Server {
@@ -138,282 +26,35 @@ impl Server {
         ServerBuilder::new()
     }
 
-    /// Answers one request, given as the bytes of its body, without any socket, for somebody who may do everything.
+    /// Answers one request, given as the bytes of its body, without any socket and with all rights.
     ///
-    /// Dropping the future is hanging up: a call that waits for a lock leaves the queue, and a function that
-    /// runs already runs to its end.
+    /// Dropping the future is a disconnect: a call that waits for a lock leaves the queue, and a function that runs
+    /// already runs to completion.
     pub async fn handle(&self, body: &[u8]) -> Response {
-        self.answer(body, Origin::local(None)).await
+        self.core.answer(body, Origin::local(None)).await
     }
 
     /// The locks behind the server, for the service's own use.
     pub fn locks(&self) -> &LockService {
-        &self.shared.locks
+        &self.core.locks
     }
 
     /// The audit log, for the service's own acts, and to be reopened when its file was moved away.
     pub fn audit(&self) -> &Audit {
-        &self.shared.audit
+        &self.core.audit
     }
 
     /// The name of this node.
     pub fn node(&self) -> &str {
-        &self.shared.node
+        &self.core.node
     }
 
     /// The names of all registered functions, without those of the system.
     pub fn functions(&self) -> Vec<String> {
-        let registry = &self.shared.registry;
+        let registry = &self.core.registry;
         let own = registry.iter().filter(|function| !function.is_system);
         let mut names: Vec<String> = own.map(|function| function.name.to_string()).collect();
         names.dedup();
         names
     }
-
-    pub(crate) async fn answer(&self, body: &[u8], origin: Origin) -> Response {
-        let span = span::request(origin.traceparent.as_deref());
-        self.answer_in_span(body, origin).instrument(span).await
-    }
-
-    async fn answer_in_span(&self, body: &[u8], origin: Origin) -> Response {
-        let mut record = Record::new(&self.shared, &origin);
-        let caller = self.recognise(&origin.credential);
-        if let Ok(caller) = &caller {
-            record.by(caller);
-        }
-        let admitted = caller.and_then(|caller| self.admit(caller));
-        let request = Request::parse(body);
-        if let Ok(request) = &request {
-            record.of(request);
-        }
-        let response = match (request, admitted) {
-            (Ok(request), Ok(caller)) => {
-                let id = request.id.clone();
-                let lock = record.lock.clone();
-                // An extension, or the reading of arguments, may panic as well as a function.
-                let answer = self.call(request, caller, origin, lock);
-                let answer = AssertUnwindSafe(answer).catch_unwind();
-                let failed = |_| Response::failure(Some(id), internal_error());
-                answer.await.unwrap_or_else(failed)
-            }
-            (Ok(request), Err(refusal)) => Response::failure(Some(request.id), refusal),
-            // A stranger does not hear what is wrong with the request, only whose it was.
-            (Err(rejection), Err(refusal)) => Response::failure(rejection.id().cloned(), refusal),
-            (Err(rejection), Ok(_)) => {
-                if rejection.is_nested_too_deep() {
-                    self.shared.metrics.refused(Refusal::Nesting);
-                }
-                rejection.into()
-            }
-        };
-        record.answered(&response);
-        response.with_node(self.shared.node.clone())
-    }
-
-    /// Everything that can be wrong is found before anything is done.
-    async fn call(
-        &self,
-        request: Request<'_>,
-        caller: Caller,
-        origin: Origin,
-        lock: NotedLock,
-    ) -> Response {
-        let shared = &self.shared;
-        let mut problems = Vec::new();
-        let function = shared
-            .registry
-            .find(&request.call)
-            .map_err(|error| problems.push(error))
-            .ok();
-        let any_version = || shared.registry.versions(&request.call.function).next();
-        let allowed = match function.or_else(any_version) {
-            Some(own) if own.is_system => caller.check_roles(own.needs, own.name.as_str()),
-            _ => caller.check_function(&request.call.function),
-        };
-        if let Err(refusal) = allowed {
-            shared.metrics.refused(Refusal::Forbidden);
-            return Response::failure(Some(request.id), refusal);
-        }
-        let asked = Asked {
-            request: &request,
-            function,
-            caller: &caller,
-            traceparent: origin.traceparent.as_deref(),
-            lock: &lock,
-        };
-        let plan = shared.plan(&asked, &mut problems);
-        let prepared = function.and_then(|function| {
-            (function.prepare)(&request.call.arguments)
-                .map_err(|errors| problems.extend(errors))
-                .ok()
-        });
-        shorten(&mut problems);
-        let end = match (Errors::try_from(problems), prepared) {
-            (Err(_), Some(call)) => End::Call(call),
-            (problems, _) => End::Fail(problems.unwrap_or_else(|_| internal_error().into())),
-        };
-        let version = function.map(|function| function.version.clone());
-        let context = Context {
-            server: shared.clone(),
-            call: Arc::new(CallInfo {
-                id: request.id.clone(),
-                function: request.call.function,
-                version: version.unwrap_or(Version::new(0, 0, 0)),
-                context: request.context.map(RawObject::into_owned),
-                caller,
-                from: origin.from,
-                received: origin.received,
-                lock,
-            }),
-            deadline: None,
-            trace: None,
-            lease: None,
-            cancellation: shared.stop.child_token(),
-            is_detached: function.is_some_and(|function| function.is_system),
-        };
-        let (result, mut data) = Next::new(plan, end).run(context).await.into_parts();
-        let asked: Vec<Urn> = request.extensions.into_iter().map(|e| e.urn).collect();
-        data.sort_by_key(|(urn, _)| asked.iter().position(|asked| asked == urn));
-        let response = match result {
-            Ok(result) => Response::success_raw(request.id, result),
-            Err(errors) => Response::failure(Some(request.id), errors),
-        };
-        data.into_iter().fold(response, |response, (urn, data)| {
-            response.with_extension(urn, data)
-        })
-    }
-}
-
-/// A request whose extensions are checked.
-struct Asked<'a> {
-    request: &'a Request<'a>,
-    function: Option<&'a Registered>,
-    caller: &'a Caller,
-    traceparent: Option<&'a str>,
-    lock: &'a NotedLock,
-}
-
-impl<'a> Asked<'a> {
-    fn extension(
-        &'a self,
-        urn: &'a Urn,
-        options: Option<&'a RawObject<'a>>,
-        pointer: Pointer,
-    ) -> ExtensionCall<'a> {
-        ExtensionCall {
-            urn,
-            options,
-            pointer,
-            function: &self.request.call.function,
-            caller: self.caller,
-            traceparent: self.traceparent,
-            lock: self.lock,
-        }
-    }
-}
-
-impl Shared {
-    /// Checks the extensions that a request names.
-    fn plan(&self, asked: &Asked<'_>, problems: &mut Vec<ErrorObject>) -> Vec<Step> {
-        let Asked { request, .. } = asked;
-        let mut plan: Vec<Step> = Vec::new();
-        let mut unsupported: Vec<(usize, &str)> = Vec::new();
-        let mut seen = Vec::new();
-        for (index, extension) in request.extensions.iter().enumerate() {
-            let pointer = Pointer::root().key("extensions").index(index);
-            let urn = extension.urn.as_str();
-            let Some(place) = self.extensions.find(urn) else {
-                if extension.required {
-                    unsupported.push((index, urn));
-                }
-                continue;
-            };
-            if seen.contains(&place) {
-                let message = format!("`{urn}` is asked for twice");
-                problems.push(ErrorObject::new(ErrorCode::InvalidRequest, message).at(pointer));
-                continue;
-            }
-            seen.push(place);
-            if asked
-                .function
-                .is_some_and(|function| !function.takes(place))
-            {
-                problems.push(not_applicable(urn, request, pointer));
-                continue;
-            }
-            let call = asked.extension(&extension.urn, extension.options.as_ref(), pointer);
-            match self.extensions.all[place].prepare(&call) {
-                Ok(around) => plan.push(Step { place, around }),
-                Err(errors) => {
-                    if errors.iter().any(|e| e.code == ErrorCode::Forbidden) {
-                        self.metrics.refused(Refusal::Forbidden);
-                    }
-                    problems.extend(errors);
-                }
-            }
-        }
-        if let Some((first, _)) = unsupported.first() {
-            problems.push(self.not_supported(*first, &unsupported));
-        }
-        plan.extend(self.trace_of_header(asked, &seen));
-        plan
-    }
-
-    /// A `traceparent` header does as well as naming the extension.
-    fn trace_of_header(&self, asked: &Asked<'_>, seen: &[usize]) -> Option<Step> {
-        Trace::from_traceparent(asked.traceparent?)?;
-        let place = self.extensions.find(Tracing::URN)?;
-        if seen.contains(&place) {
-            return None;
-        }
-        let urn = Urn::parse(Tracing::URN).ok()?;
-        let call = asked.extension(&urn, None, Pointer::root());
-        let around = self.extensions.all[place].prepare(&call).ok()?;
-        Some(Step { place, around })
-    }
-
-    fn not_supported(&self, first: usize, unsupported: &[(usize, &str)]) -> ErrorObject {
-        let urns: Vec<&str> = unsupported.iter().map(|(_, urn)| *urn).take(16).collect();
-        let message = format!("Extension not supported: {}", urns.join(", "));
-        let supported: Vec<&str> = self.extensions.all.iter().map(|e| e.urn()).collect();
-        ErrorObject::new(ErrorCode::ExtensionNotSupported, message)
-            .at(Pointer::root().key("extensions").index(first))
-            .with_detail("unsupported", urns)
-            .with_detail("supported", supported)
-    }
-
-    /// Runs the rest of a call in a task of its own, which a caller who hangs up does not end.
-    pub(crate) async fn detach<F, Fut>(&self, mut context: Context, work: F) -> Outcome
-    where
-        F: FnOnce(Context) -> Fut,
-        Fut: Future<Output = Outcome> + Send + 'static,
-    {
-        if context.is_detached {
-            return work(context).await;
-        }
-        context.is_detached = true;
-        let task = self.tasks.spawn(work(context).in_current_span());
-        let outcome = task.await;
-        outcome.unwrap_or_else(|_| Outcome::failure(internal_error()))
-    }
-}
-
-/// A caller who got everything wrong need not hear of all of it, and must not get a larger answer than the request was.
-fn shorten(problems: &mut Vec<ErrorObject>) {
-    const MOST: usize = 64;
-    let count = problems.len();
-    if count > MOST {
-        problems.truncate(MOST - 1);
-        let message = format!("{} more problems are not listed", count - problems.len());
-        problems.push(ErrorObject::new(ErrorCode::InvalidRequest, message));
-    }
-}
-
-fn not_applicable(urn: &str, request: &Request<'_>, pointer: Pointer) -> ErrorObject {
-    let function = request.call.function.as_str();
-    let message = format!("`{urn}` cannot be used with `{function}`");
-    ErrorObject::new(ErrorCode::ExtensionNotApplicable, message)
-        .at(pointer)
-        .with_detail("extension", urn)
-        .with_detail("function", function)
 }

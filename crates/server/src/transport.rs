@@ -2,6 +2,7 @@
 
 mod host_check;
 mod http;
+mod listeners;
 mod openrpc;
 mod rpc;
 mod serve;
@@ -10,4 +11,5 @@ mod tls;
 mod unix;
 mod websocket;
 
+pub(crate) use self::listeners::Listeners;
 pub use self::tls::{Tls, TlsError, TlsFiles};

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Metrics;
-use crate::server::Shared;
+use crate::core::Core;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Five minutes, and the one before them to count from.
@@ -47,8 +47,8 @@ impl Sample {
 
 impl Activity {
     /// Takes a sample every second for as long as the server is there.
-    pub(crate) fn watch(server: &Arc<Shared>) {
-        let server: Weak<Shared> = Arc::downgrade(server);
+    pub(crate) fn watch(server: &Arc<Core>) {
+        let server: Weak<Core> = Arc::downgrade(server);
         tokio::spawn(async move {
             let mut ticks = interval(SECOND);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -11,13 +11,14 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Extensions, Server, Shared};
+use super::Server;
 use crate::access::Access;
+use crate::core::{Core, Extensions};
 use crate::extension::{AtomicLock, DeadlineExtension, Extension, Retry, Tracing};
 use crate::limits::{HeldLocks, Limits, RateLimit};
 use crate::metrics::{Activity, Metered, Metrics};
 use crate::registry::{RegisterError, Registered, Registry};
-use crate::transport::Tls;
+use crate::transport::{Listeners, Tls};
 use crate::{Audit, Context, Function, FunctionError, system};
 
 /// Puts a [`Server`] together. Mistakes are reported by [`build`](Self::build).
@@ -202,15 +203,17 @@ impl ServerBuilder {
         for function in self.functions {
             registry.add(Registered::new(function, |urn| extensions.find(urn))?)?;
         }
-        let shared = Arc::new(Shared {
+        let listeners = Arc::new(Listeners {
+            tls: self.tls,
+            allowed_hosts: self.allowed_hosts,
+            connections: Arc::new(Semaphore::new(limits.max_connections)),
+        });
+        let core = Arc::new(Core {
             service: self.service.unwrap_or_else(|| "forrst".to_owned()),
             node,
             access: self.access,
-            tls: self.tls,
-            allowed_hosts: self.allowed_hosts,
             rate: RateLimit::new(limits.max_rate),
             held: Arc::new(HeldLocks::new(limits.max_locks_per_caller)),
-            connections: Arc::new(Semaphore::new(limits.max_connections)),
             limits,
             locks,
             registry,
@@ -223,7 +226,7 @@ impl ServerBuilder {
             draining: CancellationToken::new(),
             stop: CancellationToken::new(),
         });
-        Activity::watch(&shared);
-        Ok(Server { shared })
+        Activity::watch(&core);
+        Ok(Server { core, listeners })
     }
 }

@@ -16,34 +16,34 @@ impl Server {
     /// what still runs then is cancelled. Locks that are released with their function are released either way. Returns
     /// when all is quiet.
     pub async fn shut_down(&self, drain: Duration) {
-        let shared = &self.shared;
-        shared.draining.cancel();
-        shared.locks.close();
-        shared.tasks.close();
-        if timeout(drain, shared.tasks.wait()).await.is_err() {
+        let core = &self.core;
+        core.draining.cancel();
+        core.locks.close();
+        core.tasks.close();
+        if timeout(drain, core.tasks.wait()).await.is_err() {
             tracing::warn!(
-                running = shared.tasks.len(),
+                running = core.tasks.len(),
                 "the drain timeout is over: ending what still runs"
             );
         }
-        shared.stop.cancel();
-        if timeout(LAST_WORDS, shared.tasks.wait()).await.is_err() {
+        core.stop.cancel();
+        if timeout(LAST_WORDS, core.tasks.wait()).await.is_err() {
             tracing::error!(
-                running = shared.tasks.len(),
+                running = core.tasks.len(),
                 "some calls did not end in time; their locks are free at their expiry"
             );
         }
         // Those who waited have left their queues, which takes some stores a while.
-        shared.locks.store().close().await;
+        core.locks.store().close().await;
     }
 
     /// Returns when the server begins to shut down: what an application that mounts the router waits for.
     pub async fn shutting_down(&self) {
-        self.shared.draining.cancelled().await;
+        self.core.draining.cancelled().await;
     }
 
     /// Whether the server has begun to shut down.
     pub fn is_shutting_down(&self) -> bool {
-        self.shared.draining.is_cancelled()
+        self.core.draining.is_cancelled()
     }
 }

@@ -4,10 +4,10 @@ use forrst_protocol::{ErrorCode, FunctionName, PROTOCOL_VERSION, RawObject, Vers
 use serde_json::{Value, json};
 
 use super::{Prepared, arguments_of, call};
+use crate::core::Core;
 use crate::error::arguments_pointer;
 use crate::fields::parsed;
 use crate::registry::Registered;
-use crate::server::Shared;
 
 pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
     let mut fields = arguments_of(arguments);
@@ -40,7 +40,7 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
     }))
 }
 
-pub(crate) fn document(server: &Shared, functions: &[&Registered]) -> Value {
+pub(crate) fn document(server: &Core, functions: &[&Registered]) -> Value {
     let functions: Vec<Value> = functions.iter().map(|f| describe(server, f)).collect();
     json!({
         "forrst": PROTOCOL_VERSION.to_string(),
@@ -49,7 +49,7 @@ pub(crate) fn document(server: &Shared, functions: &[&Registered]) -> Value {
     })
 }
 
-fn describe(server: &Shared, function: &Registered) -> Value {
+fn describe(server: &Core, function: &Registered) -> Value {
     let stability = if function.version.is_stable() {
         "stable"
     } else {

@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::{Prepared, arguments_of, call};
+use crate::core::Core;
 use crate::extension::millis;
 use crate::fields::{boolean, one_of};
-use crate::server::Shared;
 use crate::time::now;
 
 /// A store that takes longer than this to say that it is well is not.
@@ -71,7 +71,7 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
     }))
 }
 
-fn of_itself(server: &Shared) -> (Health, Value) {
+fn of_itself(server: &Core) -> (Health, Value) {
     let (health, message) = if server.draining.is_cancelled() {
         (Health::Degraded, "shutting down")
     } else {

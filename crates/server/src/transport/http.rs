@@ -25,8 +25,8 @@ use super::session::InFlight;
 use super::websocket;
 use crate::Server;
 use crate::access::Credential;
+use crate::core::Origin;
 use crate::limits;
-use crate::server::Origin;
 use crate::system::{Health, of_store};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-forrst-request-id");
@@ -62,7 +62,7 @@ impl Server {
     pub fn router(&self) -> Router {
         let app = App {
             server: self.clone(),
-            rpc: Arc::new(Rpc::new(self.clone())),
+            rpc: Arc::new(Rpc::new(self.core.clone())),
         };
         Router::new()
             .route("/forrst", any(forrst))
@@ -85,7 +85,7 @@ async fn forrst(State(app): State<App>, request: Request) -> Response {
                 credential: sender.credential,
                 from: sender.from,
             };
-            let response = server.answer(&body, origin).await;
+            let response = server.core.answer(&body, origin).await;
             let status = StatusCode::from_u16(response.http_status());
             (
                 status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
@@ -141,12 +141,12 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
         let from = sender.from.as_deref();
         if !is_same_origin(&parts.headers) {
             let message = "WebSockets are not for pages of other origins";
-            app.server.shared.metrics.refused(limits::Refusal::Origin);
+            app.server.core.metrics.refused(limits::Refusal::Origin);
             let why = ErrorObject::new(ErrorCode::Forbidden, message);
-            app.server.denied(WEBSOCKET, None, from, &why);
+            app.server.core.denied(WEBSOCKET, None, from, &why);
             return json(StatusCode::FORBIDDEN, &Rpc::refusal(message));
         }
-        if let Err(why) = app.server.let_in(WEBSOCKET, &sender.credential, from) {
+        if let Err(why) = app.server.core.let_in(WEBSOCKET, &sender.credential, from) {
             return refusal(&app.server, why);
         }
         let place = parts.extensions.get().cloned();
@@ -163,7 +163,7 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
                 None => None,
             };
             // Each call in the frame is told that it is refused; the status is for those who look no further.
-            let status = match app.server.shared.access.caller(&sender.credential) {
+            let status = match app.server.core.access.caller(&sender.credential) {
                 Ok(_) => StatusCode::OK,
                 Err(_) => StatusCode::UNAUTHORIZED,
             };
@@ -247,6 +247,7 @@ async fn metrics(State(app): State<App>, request: Request) -> Response {
     let from = sender.from.as_deref();
     let allowed = app
         .server
+        .core
         .let_look("GET /metrics", &sender.credential, from);
     if let Err(why) = allowed {
         return refusal(&app.server, why);
@@ -255,7 +256,7 @@ async fn metrics(State(app): State<App>, request: Request) -> Response {
     // A store that does not answer must not keep the rest from being read.
     let held = timeout(HELD_PATIENCE, locks.store().held()).await;
     let held = held.ok().and_then(Result::ok);
-    let text = app.server.shared.metrics.render(held, locks.waiting());
+    let text = app.server.core.metrics.render(held, locks.waiting());
     ([(CONTENT_TYPE, crate::metrics::CONTENT_TYPE)], text).into_response()
 }
 
@@ -296,14 +297,16 @@ async fn read_post(server: &Server, request: Request) -> Result<(Bytes, Sender),
         ));
     }
     let sender = sender(&parts);
-    let stranger = server.shared.access.caller(&sender.credential).err();
+    let stranger = server.core.access.caller(&sender.credential).err();
     let body = read_body(server, &parts.headers, body, stranger.is_some()).await;
     match (body, stranger) {
         // A stranger hears that, and nothing about the body.
         (Err(_), Some(why)) => {
             let what = format!("POST {}", parts.uri.path());
-            server.shared.metrics.refused(limits::Refusal::Unauthorized);
-            server.denied(&what, None, sender.from.as_deref(), &why);
+            server.core.metrics.refused(limits::Refusal::Unauthorized);
+            server
+                .core
+                .denied(&what, None, sender.from.as_deref(), &why);
             Err(Refusal {
                 status: StatusCode::UNAUTHORIZED,
                 error: why,
@@ -327,14 +330,14 @@ async fn read_body(
     body: Body,
     is_stranger: bool,
 ) -> Result<Bytes, Refusal> {
-    let limits = &server.shared.limits;
+    let limits = &server.core.limits;
     let max_body = match is_stranger {
         true => limits.max_body.min(STRANGERS_BODY),
         false => limits.max_body,
     };
     let too_large = || {
         let message = format!("The body is larger than {max_body} bytes");
-        server.shared.metrics.refused(limits::Refusal::Body);
+        server.core.metrics.refused(limits::Refusal::Body);
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     };
     let announced = headers
@@ -353,7 +356,7 @@ async fn read_body(
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
         Ok(Err(_)) => Err(Refusal::new(StatusCode::BAD_REQUEST, "The body broke off")),
         Err(_) => {
-            server.shared.metrics.refused(limits::Refusal::BodyTime);
+            server.core.metrics.refused(limits::Refusal::BodyTime);
             let message = "The body did not arrive in time";
             Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, message))
         }

@@ -2,18 +2,17 @@
 
 use serde_json::{Value, json};
 
-use crate::Server;
+use crate::core::Core;
 use crate::registry::Registered;
 use crate::system::document as discovery;
 
-pub(super) fn document(server: &Server) -> Value {
-    let shared = &server.shared;
-    let all: Vec<&Registered> = shared.registry.iter().collect();
-    let functions = discovery(shared, &all)["functions"].take();
+pub(super) fn document(core: &Core) -> Value {
+    let all: Vec<&Registered> = core.registry.iter().collect();
+    let functions = discovery(core, &all)["functions"].take();
     let member = |name: &str, required: bool, schema: Value| json!({"name": name, "required": required, "schema": schema});
     json!({
         "openrpc": "1.3.2",
-        "info": {"title": shared.service, "version": env!("CARGO_PKG_VERSION")},
+        "info": {"title": core.service, "version": env!("CARGO_PKG_VERSION")},
         "methods": [
             {
                 "name": "forrst.call",
@@ -26,7 +25,7 @@ pub(super) fn document(server: &Server) -> Value {
                         "type": "object",
                         "required": ["function"],
                         "properties": {
-                            "function": {"enum": shared.registry.names().collect::<Vec<_>>()},
+                            "function": {"enum": core.registry.names().collect::<Vec<_>>()},
                             "version": {"type": "string"},
                             "arguments": {"type": "object"},
                         },

@@ -20,10 +20,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::openrpc;
-use crate::Server;
 use crate::access::Credential;
+use crate::core::{Core, Origin};
 use crate::limits::Refusal;
-use crate::server::Origin;
 
 /// How many entries a batch may have.
 const MAX_BATCH: usize = 100;
@@ -35,7 +34,7 @@ const RATE_LIMITED_CODE: i32 = -32002;
 
 pub(super) struct Rpc {
     methods: Methods,
-    server: Server,
+    core: Arc<Core>,
 }
 
 /// What the HTTP request that a frame came with says about who sent it.
@@ -47,23 +46,23 @@ pub(super) struct Sender {
 }
 
 impl Rpc {
-    pub(super) fn new(server: Server) -> Self {
-        let document = to_raw_value(&openrpc::document(&server));
+    pub(super) fn new(core: Arc<Core>) -> Self {
+        let document = to_raw_value(&openrpc::document(&core));
         let document = document.expect("the document is plain JSON");
-        let mut module = RpcModule::new(server.clone());
+        let mut module = RpcModule::new(core.clone());
         let distinct = "the two methods have different names";
         module
-            .register_async_method("forrst.call", async |params, server, extensions| {
-                call(params.as_str(), &server, &extensions).await
+            .register_async_method("forrst.call", async |params, core, extensions| {
+                call(params.as_str(), &core, &extensions).await
             })
             .expect(distinct);
         // Functions cannot be added any more: one document is enough.
         module
-            .register_method("rpc.discover", move |_, server, extensions| {
+            .register_method("rpc.discover", move |_, core, extensions| {
                 let sender = extensions.get::<Sender>().cloned().unwrap_or_default();
                 let caller =
-                    server.let_in("rpc.discover", &sender.credential, sender.from.as_deref());
-                match caller.and_then(|caller| server.admit(caller)) {
+                    core.let_in("rpc.discover", &sender.credential, sender.from.as_deref());
+                match caller.and_then(|caller| core.admit(caller)) {
                     Ok(_) => Ok(document.clone()),
                     Err(why) => {
                         let code = match why.code {
@@ -78,7 +77,7 @@ impl Rpc {
             .expect(distinct);
         Self {
             methods: module.into(),
-            server,
+            core,
         }
     }
 
@@ -120,9 +119,9 @@ impl Rpc {
             return Some(invalid(&Value::Null, "a batch must not be empty"));
         }
         // All of them are under way at once.
-        let most = MAX_BATCH.min(self.server.shared.limits.max_in_flight.max(1));
+        let most = MAX_BATCH.min(self.core.limits.max_in_flight.max(1));
         if entries.len() > most {
-            self.server.shared.metrics.refused(Refusal::Batch);
+            self.core.metrics.refused(Refusal::Batch);
             let message = format!("a batch may have at most {most} entries");
             return Some(error(&Value::Null, OVERSIZED_REQUEST_CODE, &message));
         }
@@ -213,7 +212,7 @@ impl Frame<'_> {
 
 async fn call(
     params: Option<&str>,
-    server: &Server,
+    core: &Arc<Core>,
     extensions: &Extensions,
 ) -> Result<Box<RawValue>, ErrorObjectOwned> {
     let invalid = |message: &str| ErrorObjectOwned::owned(INVALID_PARAMS_CODE, message, None::<()>);
@@ -237,7 +236,7 @@ async fn call(
         traceparent: sender.traceparent,
         from: sender.from,
     };
-    let response = server.answer(request.as_bytes(), origin).await;
+    let response = core.answer(request.as_bytes(), origin).await;
     to_raw_value(&response).map_err(|_| invalid("the answer cannot be written as JSON"))
 }
 

@@ -52,7 +52,7 @@ impl Server {
 
     /// As [`serve`](Self::serve), on a listener that is there already.
     pub async fn serve_on(&self, listener: TcpListener) {
-        let hosts = HostCheck::new(&self.shared.allowed_hosts, listener.local_addr().ok());
+        let hosts = HostCheck::new(&self.listeners.allowed_hosts, listener.local_addr().ok());
         let routes = Routes {
             router: self.router().merge(Self::page()).fallback(unknown_path),
             hosts: Arc::new(hosts),
@@ -60,7 +60,7 @@ impl Server {
         let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE));
         loop {
             let accepted = tokio::select! {
-                () = self.shared.draining.cancelled() => break,
+                () = self.core.draining.cancelled() => break,
                 accepted = listener.accept() => accepted,
             };
             let (stream, address) = match accepted {
@@ -72,14 +72,14 @@ impl Server {
             };
             let Some(place) = self.take_place() else {
                 // What is said in the clear means nothing to a client that waits for a handshake.
-                if self.shared.tls.is_none()
+                if self.listeners.tls.is_none()
                     && let Ok(turn) = turned_away.clone().try_acquire_owned()
                 {
                     let say = async move {
                         turn_away(stream).await;
                         drop(turn);
                     };
-                    self.shared.tasks.spawn(say);
+                    self.core.tasks.spawn(say);
                 }
                 continue;
             };
@@ -89,10 +89,10 @@ impl Server {
                 name: None,
                 from: From(address.ip().to_canonical().to_string().into()),
             };
-            self.shared.tasks.spawn(async move {
+            self.core.tasks.spawn(async move {
                 // Without it, small answers wait for the acknowledgement of the last one.
                 let _ = stream.set_nodelay(true);
-                match &server.shared.tls {
+                match &server.listeners.tls {
                     None => server.serve_plain(stream, routes, peer).await,
                     Some(tls) => server.serve_tls(stream, tls, routes, peer).await,
                 }
@@ -102,10 +102,10 @@ impl Server {
 
     /// One of the places for connections; none when all are taken.
     pub(super) fn take_place(&self) -> Option<Place> {
-        match self.shared.connections.clone().try_acquire_owned() {
-            Ok(place) => Some(Place(Arc::new((place, self.shared.metrics.connection())))),
+        match self.listeners.connections.clone().try_acquire_owned() {
+            Ok(place) => Some(Place(Arc::new((place, self.core.metrics.connection())))),
             Err(_) => {
-                self.shared.metrics.refused(Refusal::Connections);
+                self.core.metrics.refused(Refusal::Connections);
                 None
             }
         }
@@ -113,24 +113,24 @@ impl Server {
 
     async fn serve_plain(&self, stream: TcpStream, routes: Routes, peer: Peer) {
         let first = tokio::select! {
-            first = timeout(self.shared.limits.idle_timeout, is_http2(&stream)) => first,
-            () = self.shared.draining.cancelled() => return,
+            first = timeout(self.core.limits.idle_timeout, is_http2(&stream)) => first,
+            () = self.core.draining.cancelled() => return,
         };
         match first {
             Ok(Ok(is_http2)) => self.serve_connection(stream, is_http2, routes, peer).await,
             Ok(Err(_)) => {}
-            Err(_) => self.shared.metrics.refused(Refusal::Idle),
+            Err(_) => self.core.metrics.refused(Refusal::Idle),
         }
     }
 
     async fn serve_tls(&self, stream: TcpStream, tls: &Tls, routes: Routes, mut peer: Peer) {
-        let patience = HANDSHAKE.min(self.shared.limits.idle_timeout);
+        let patience = HANDSHAKE.min(self.core.limits.idle_timeout);
         let shaken = tokio::select! {
             shaken = timeout(patience, tls.acceptor().accept(stream)) => shaken,
-            () = self.shared.draining.cancelled() => return,
+            () = self.core.draining.cancelled() => return,
         };
         let Ok(Ok(stream)) = shaken else {
-            self.shared.metrics.refused(Refusal::Tls);
+            self.core.metrics.refused(Refusal::Tls);
             tracing::debug!("a TLS handshake failed");
             return;
         };
@@ -144,8 +144,8 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
-        let limits = &self.shared.limits;
-        let draining = &self.shared.draining;
+        let limits = &self.core.limits;
+        let draining = &self.core.draining;
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder = if is_http2 {
             builder.http2_only()
@@ -176,9 +176,9 @@ impl Server {
                 request.extensions_mut().insert(name.clone());
             }
             let refusal = routes.hosts.refuse(&request).map(|why| {
-                server.shared.metrics.refused(Refusal::Host);
+                server.core.metrics.refused(Refusal::Host);
                 let what = format!("{} {}", request.method(), request.uri().path());
-                server.denied(&what, None, Some(&peer.from.0), &why);
+                server.core.denied(&what, None, Some(&peer.from.0), &why);
                 let response = forrst_protocol::Response::failure(None, why);
                 json(StatusCode::FORBIDDEN, &response.with_node(server.node()))
             });
@@ -206,9 +206,9 @@ impl Server {
         if let Err(error) = result {
             match error.downcast_ref::<hyper::Error>() {
                 Some(error) if error.is_parse_too_large() => {
-                    self.shared.metrics.refused(Refusal::Head);
+                    self.core.metrics.refused(Refusal::Head);
                 }
-                Some(error) if error.is_timeout() => self.shared.metrics.refused(Refusal::Idle),
+                Some(error) if error.is_timeout() => self.core.metrics.refused(Refusal::Idle),
                 _ => tracing::debug!(error, "a connection broke"),
             }
         }

@@ -18,8 +18,8 @@ use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 use super::serve::{Place, accept_error};
 use super::session::{self, InFlight, Incoming, Rules};
 use crate::Server;
+use crate::core::Origin;
 use crate::limits::Refusal;
-use crate::server::Origin;
 
 /// A neighbour on the same machine may be silent for long; a connection that breaks is seen at once.
 const IDLE: Duration = Duration::from_secs(60 * 60);
@@ -56,7 +56,7 @@ impl Server {
         Ok(async move {
             loop {
                 let accepted = tokio::select! {
-                    () = server.shared.draining.cancelled() => break,
+                    () = server.core.draining.cancelled() => break,
                     accepted = listener.accept() => accepted,
                 };
                 match accepted {
@@ -64,7 +64,7 @@ impl Server {
                     Ok((stream, _)) => {
                         let (connection, place) = (server.clone(), server.take_place());
                         let serve = async move { run(stream, &connection, place).await };
-                        server.shared.tasks.spawn(serve);
+                        server.core.tasks.spawn(serve);
                     }
                     Err(error) => accept_error(&error).await,
                 }
@@ -109,14 +109,14 @@ async fn run(stream: UnixStream, server: &Server, place: Option<Place>) {
         let _ = timeout(LAST_WORD, outgoing.send(refusal(server, error))).await;
         return;
     }
-    let limits = &server.shared.limits;
+    let limits = &server.core.limits;
     let rules = Rules {
         in_flight: InFlight::new(limits.max_in_flight),
         idle_timeout: IDLE,
         keep_alive: None,
         goodbye: None,
-        draining: server.shared.draining.clone(),
-        metrics: server.shared.metrics.clone(),
+        draining: server.core.draining.clone(),
+        metrics: server.core.metrics.clone(),
     };
     let codec = LengthDelimitedCodec::builder()
         .max_frame_length(limits.max_body)
@@ -132,7 +132,7 @@ async fn run(stream: UnixStream, server: &Server, place: Option<Place>) {
     let answer = |frame: BytesMut| {
         let (server, from) = (server.clone(), from.clone());
         async move {
-            let response = server.answer(&frame, Origin::local(Some(from))).await;
+            let response = server.core.answer(&frame, Origin::local(Some(from))).await;
             serde_json::to_vec(&response).map(Bytes::from).ok()
         }
     };
@@ -145,8 +145,8 @@ fn is_broken_connection(frame: &io::Result<BytesMut>) -> bool {
 }
 
 fn too_large(server: &Server) -> Bytes {
-    server.shared.metrics.refused(Refusal::Body);
-    let max_body = server.shared.limits.max_body;
+    server.core.metrics.refused(Refusal::Body);
+    let max_body = server.core.limits.max_body;
     let message = format!("The frame is larger than {max_body} bytes");
     refusal(server, ErrorObject::new(ErrorCode::InvalidRequest, message))
 }

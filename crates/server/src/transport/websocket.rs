@@ -21,12 +21,12 @@ pub(super) fn accept(
     sender: Sender,
     place: Option<Place>,
 ) -> Response {
-    let max_body = server.shared.limits.max_body;
+    let max_body = server.core.limits.max_body;
     upgrade
         .max_message_size(max_body)
         .max_frame_size(max_body)
         .on_upgrade(move |socket| {
-            let token = server.shared.tasks.token();
+            let token = server.core.tasks.token();
             async move {
                 run(socket, &server, &rpc, sender).await;
                 drop((token, place));
@@ -35,7 +35,7 @@ pub(super) fn accept(
 }
 
 async fn run(socket: WebSocket, server: &Server, rpc: &Arc<Rpc>, sender: Sender) {
-    let limits = &server.shared.limits;
+    let limits = &server.core.limits;
     let goodbye = CloseFrame {
         code: close_code::AWAY,
         reason: "the server is shutting down".into(),
@@ -45,8 +45,8 @@ async fn run(socket: WebSocket, server: &Server, rpc: &Arc<Rpc>, sender: Sender)
         idle_timeout: limits.idle_timeout,
         keep_alive: Some(Message::Ping(Bytes::new())),
         goodbye: Some(Message::Close(Some(goodbye))),
-        draining: server.shared.draining.clone(),
-        metrics: server.shared.metrics.clone(),
+        draining: server.core.draining.clone(),
+        metrics: server.core.metrics.clone(),
     };
     let (outgoing, incoming) = socket.split();
     let incoming = incoming
@@ -62,7 +62,7 @@ async fn run(socket: WebSocket, server: &Server, rpc: &Arc<Rpc>, sender: Sender)
             Ok(Message::Binary(bytes)) => Incoming::Request(bytes),
             Ok(_) => Incoming::Other,
             Err(_) => {
-                server.shared.metrics.refused(Refusal::Body);
+                server.core.metrics.refused(Refusal::Body);
                 Incoming::Last(too_large())
             }
         });

@@ -7,7 +7,7 @@ use forrst_protocol::{ErrorCode, Errors, FunctionName, Request, RequestId, Respo
 use tokio::time::Instant;
 use tracing::{Level, Span};
 
-use super::{Origin, Shared};
+use super::{Core, Origin};
 use crate::access::Caller;
 use crate::audit::AuditEntry;
 use crate::metrics::UNKNOWN_FUNCTION;
@@ -25,7 +25,7 @@ const OTHER: &str = "OTHER";
 
 /// A request on its way. Dropped before it is [answered](Self::answered), its caller has hung up.
 pub(crate) struct Record<'a> {
-    server: &'a Shared,
+    server: &'a Core,
     received: Instant,
     from: Option<Arc<str>>,
     id: Option<RequestId>,
@@ -36,7 +36,7 @@ pub(crate) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    pub(crate) fn new(server: &'a Shared, origin: &Origin) -> Self {
+    pub(crate) fn new(server: &'a Core, origin: &Origin) -> Self {
         Self {
             server,
             received: origin.received,

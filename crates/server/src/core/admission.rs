@@ -3,17 +3,17 @@
 use forrst_protocol::{ErrorCode, ErrorObject};
 use serde_json::json;
 
-use super::Server;
+use super::Core;
 use crate::AuditEntry;
 use crate::access::{Caller, Credential, Role};
 use crate::extension::millis;
 use crate::limits::Refusal;
 
-impl Server {
+impl Core {
     /// Who somebody is, by what they show.
     pub(crate) fn recognise(&self, credential: &Credential) -> Result<Caller, ErrorObject> {
-        self.shared.access.caller(credential).inspect_err(|why| {
-            self.shared.metrics.refused(Refusal::Unauthorized);
+        self.access.caller(credential).inspect_err(|why| {
+            self.metrics.refused(Refusal::Unauthorized);
             tracing::debug!(why = why.message, "a caller is not known");
         })
     }
@@ -39,7 +39,7 @@ impl Server {
         let caller = self.admit(self.let_in(what, credential, from)?)?;
         let allowed = caller.check_roles(&[Role::Observe, Role::Admin], what);
         allowed.inspect_err(|why| {
-            self.shared.metrics.refused(Refusal::Forbidden);
+            self.metrics.refused(Refusal::Forbidden);
             self.denied(what, Some(&caller), from, why);
         })
     }
@@ -53,7 +53,7 @@ impl Server {
         why: &ErrorObject,
     ) {
         let name = caller.and_then(Caller::name);
-        self.shared.audit.record(&AuditEntry {
+        self.audit.record(&AuditEntry {
             who: name.map(forrst_lock::Caller::as_str),
             from,
             act: "denied",
@@ -65,10 +65,10 @@ impl Server {
 
     /// Lets a caller make a request, unless they have made too many already.
     pub(crate) fn admit(&self, caller: Caller) -> Result<Caller, ErrorObject> {
-        match self.shared.rate.take(caller.name()) {
+        match self.rate.take(caller.name()) {
             Ok(()) => Ok(caller),
             Err(wait) => {
-                self.shared.metrics.refused(Refusal::Rate);
+                self.metrics.refused(Refusal::Rate);
                 let error =
                     ErrorObject::new(ErrorCode::RateLimited, "Too many requests: slow down");
                 Err(error.with_detail("retry_after", json!(millis(wait))))
