@@ -22,6 +22,7 @@ pub(crate) use self::credential::{Credential, PeerName};
 use self::file::Known;
 pub use self::file::{AccessFileError, KeyEntry};
 pub use self::key::{ApiKey, KeyHash};
+pub(crate) use self::rights::Needs;
 pub use self::rights::Role;
 
 /// Who may call: everybody, or those whom a file names. Cheap to clone: all clones are one.

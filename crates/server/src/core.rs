@@ -181,7 +181,7 @@ impl Core {
             .ok();
         let any_version = || self.registry.versions(&request.call.function).next();
         let allowed = match function.or_else(any_version) {
-            Some(own) if own.is_system => caller.check_roles(own.needs, own.name.as_str()),
+            Some(own) if own.is_system => caller.check_needs(own.needs, own.name.as_str()),
             _ => caller.check_function(&request.call.function),
         };
         if let Err(refusal) = allowed {

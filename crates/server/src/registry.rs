@@ -8,7 +8,7 @@ use forrst_protocol::{
 };
 use serde_json::Value;
 
-use crate::access::Role;
+use crate::access::{Needs, Role};
 use crate::function::{Function, Prepare};
 
 /// Why a function cannot be registered.
@@ -71,8 +71,8 @@ pub(crate) struct Registered {
     pub(crate) prepare: Prepare,
     /// A part of the server: it does not outlive its caller, and takes no lock.
     pub(crate) is_system: bool,
-    /// A system function needs one of these roles, or none when there are none. All others need the role to call them.
-    pub(crate) needs: &'static [Role],
+    /// Who may call it. Functions of the application need the role `call`, and to be among the caller's functions.
+    pub(crate) needs: Needs,
     /// It changes nothing, and is called all the time by those who watch.
     pub(crate) is_look: bool,
 }
@@ -129,7 +129,7 @@ impl Registered {
             result: function.result.to_value(),
             prepare: function.prepare,
             is_system: false,
-            needs: &[Role::Call],
+            needs: Needs::OneOf(&[Role::Call]),
             is_look: false,
         })
     }

@@ -24,7 +24,7 @@ use tracing::Instrument;
 
 pub(crate) use self::describe::document;
 pub(crate) use self::health::{Health, of_store};
-use crate::access::{Caller, Role};
+use crate::access::{Caller, Needs, Role};
 use crate::error::{arguments_pointer, internal_error, unavailable};
 use crate::fields::Fields;
 use crate::function::PreparedCall;
@@ -48,10 +48,17 @@ const LOOKS: [&str; 8] = [
     "describe",
 ];
 
+const CALLER: Needs = Needs::OneOf(&[Role::Call]);
+/// The owner's token says whose lock it is. An admin, who can see it, may act for the owner.
+const HOLDER: Needs = Needs::OneOf(&[Role::Call, Role::Admin]);
+const OBSERVER: Needs = Needs::OneOf(&[Role::Observe, Role::Admin]);
+const ADMIN: Needs = Needs::OneOf(&[Role::Admin]);
+
 type Prepared = Result<PreparedCall, Errors>;
 
 /// All of them, each under its names.
 pub(crate) fn functions(limits: &Arc<Limits>) -> Vec<Registered> {
+    use Needs::AnyCaller;
     let lock = |name: &str| format!("urn:cline:forrst:ext:atomic-lock:fn:{name}");
     let core = |name: &str| format!("urn:cline:forrst:fn:{name}");
     let discovery = |name: &str| format!("urn:cline:forrst:ext:discovery:fn:{name}");
@@ -60,20 +67,20 @@ pub(crate) fn functions(limits: &Arc<Limits>) -> Vec<Registered> {
     let acquire = move |arguments: &RawObject<'_>| acquire::prepare(arguments, &for_acquire);
     let extend = move |arguments: &RawObject<'_>| extend::prepare(arguments, &for_extend);
     [
-        system(&lock("release"), release::prepare),
-        system(&lock("force-release"), force_release::prepare),
-        system(&lock("status"), status::prepare),
-        system(&lock("acquire"), acquire),
-        system(&lock("extend"), extend),
-        system(&lock("list"), list::prepare),
-        system(&lock("waiters"), waiters::prepare),
-        system(&lock("activity"), activity::prepare),
-        system(&core("ping"), ping::prepare),
-        system(&core("health"), health::prepare),
-        system(&core("capabilities"), capabilities::prepare),
-        system(&discovery("capabilities"), capabilities::prepare),
-        system(&core("describe"), describe::prepare),
-        system(&discovery("describe"), describe::prepare),
+        system(&lock("release"), HOLDER, release::prepare),
+        system(&lock("force-release"), ADMIN, force_release::prepare),
+        system(&lock("status"), OBSERVER, status::prepare),
+        system(&lock("acquire"), CALLER, acquire),
+        system(&lock("extend"), HOLDER, extend),
+        system(&lock("list"), OBSERVER, list::prepare),
+        system(&lock("waiters"), OBSERVER, waiters::prepare),
+        system(&lock("activity"), OBSERVER, activity::prepare),
+        system(&core("ping"), AnyCaller, ping::prepare),
+        system(&core("health"), AnyCaller, health::prepare),
+        system(&core("capabilities"), AnyCaller, capabilities::prepare),
+        system(&discovery("capabilities"), AnyCaller, capabilities::prepare),
+        system(&core("describe"), AnyCaller, describe::prepare),
+        system(&discovery("describe"), AnyCaller, describe::prepare),
     ]
     .into_iter()
     .flatten()
@@ -82,6 +89,7 @@ pub(crate) fn functions(limits: &Arc<Limits>) -> Vec<Registered> {
 
 fn system(
     name: &str,
+    needs: Needs,
     prepare: impl Fn(&RawObject<'_>) -> Prepared + Send + Sync + 'static,
 ) -> Option<Registered> {
     let short = name.rsplit(':').next().unwrap_or_default();
@@ -97,21 +105,9 @@ fn system(
         result,
         prepare: Box::new(prepare),
         is_system: true,
-        needs: roles_for(short),
+        needs,
         is_look: LOOKS.contains(&short),
     })
-}
-
-/// Who may call a system function: those who have one of these roles, or everybody when there are none.
-fn roles_for(function: &str) -> &'static [Role] {
-    match function {
-        "acquire" => &[Role::Call],
-        // The owner's token says whose lock it is. An admin, who can see it, may act for the owner.
-        "release" | "extend" => &[Role::Call, Role::Admin],
-        "status" | "list" | "waiters" | "activity" => &[Role::Observe, Role::Admin],
-        "force-release" => &[Role::Admin],
-        _ => &[],
-    }
 }
 
 /// The locks that a caller is not confined to are out of reach.

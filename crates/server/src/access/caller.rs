@@ -6,7 +6,7 @@ use forrst_lock::{Caller as CallerName, LockName, Owner};
 use forrst_protocol::{ErrorCode, ErrorObject, FunctionName};
 use sha2::{Digest, Sha256};
 
-use super::rights::{Rights, Role};
+use super::rights::{Needs, Rights, Role};
 
 /// Who makes a call, and what they may do. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -35,12 +35,20 @@ impl Caller {
         self.name.as_ref()
     }
 
-    /// Whether the caller has one of the roles; every caller has one of none.
+    /// Whether the caller has one of the roles; no caller has one of none.
     pub(crate) fn has_one_of(&self, roles: &[Role]) -> bool {
-        roles.is_empty() || roles.iter().any(|role| self.rights.has(*role))
+        roles.iter().any(|role| self.rights.has(*role))
     }
 
-    /// `FORBIDDEN` unless the caller has one of the roles that a function of the server's own needs.
+    /// `FORBIDDEN` unless the caller may call a system function.
+    pub(crate) fn check_needs(&self, needs: Needs, what: &str) -> Result<(), ErrorObject> {
+        match needs {
+            Needs::AnyCaller => Ok(()),
+            Needs::OneOf(roles) => self.check_roles(roles, what),
+        }
+    }
+
+    /// `FORBIDDEN` unless the caller has one of the roles.
     pub(crate) fn check_roles(&self, roles: &[Role], what: &str) -> Result<(), ErrorObject> {
         if self.has_one_of(roles) {
             return Ok(());
@@ -98,4 +106,18 @@ impl Caller {
 
 fn forbidden(message: String) -> ErrorObject {
     ErrorObject::new(ErrorCode::Forbidden, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_without_roles_admits_nobody() {
+        let caller = Caller::with_all_rights(None);
+        let refusal = caller
+            .check_roles(&[], "urn:cline:forrst:fn:new")
+            .unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::Forbidden);
+    }
 }

@@ -37,6 +37,15 @@ impl Role {
     }
 }
 
+/// Who may call a system function. There is no default: each function names it, and an empty list admits nobody.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Needs {
+    /// Every caller that is known here, whatever its roles.
+    AnyCaller,
+    /// Callers that have one of these roles.
+    OneOf(&'static [Role]),
+}
+
 /// Roles, and what they are confined to.
 #[derive(Debug)]
 pub(crate) struct Rights {
