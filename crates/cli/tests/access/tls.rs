@@ -213,7 +213,17 @@ fn a_certificate_of_the_right_authority_is_needed_and_names_the_caller() {
     let foreign = client(&authority.file, Some(&others.issue(Some("billing"), &[])));
     assert!(ask(&address, &foreign, &[], &echo()).is_none());
     for (certificate, name) in [
-        (clients.issue(Some("billing"), &["other.test"]), "billing"),
+        (clients.issue(Some("billing"), &[]), "billing"),
+        // What a certificate is for is its alternative name; the common name is only a label.
+        (
+            clients.issue(Some("admin"), &["invoices.test"]),
+            "invoices.test",
+        ),
+        // An address names a machine, not a caller.
+        (
+            clients.issue(Some("admin"), &["127.0.0.1", "reports.test"]),
+            "reports.test",
+        ),
         (
             clients.issue(None, &["worker.test", "other.test"]),
             "worker.test",

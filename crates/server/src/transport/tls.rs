@@ -137,21 +137,22 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     Ok(all)
 }
 
-/// Who is at the other end: the common name of their certificate, else the first alternative name. The authority that
-/// vouches for it was checked with the handshake.
+/// Who is at the other end: the first alternative name of their certificate that names a caller, else its common name. The
+/// authority that vouches for it was checked with the handshake.
 pub(super) fn peer_name(certificates: Option<&[CertificateDer<'_>]>) -> Option<PeerName> {
     let (_, certificate) = X509Certificate::from_der(certificates?.first()?).ok()?;
+    let alternatives = certificate.subject_alternative_name().ok().flatten();
+    let alternative = alternatives.and_then(|names| {
+        let mut names = names.value.general_names.iter();
+        names.find_map(|name| match name {
+            GeneralName::DNSName(name) | GeneralName::RFC822Name(name) | GeneralName::URI(name) => {
+                Some(*name).filter(|name| !name.is_empty())
+            }
+            _ => None,
+        })
+    });
     let mut common_names = certificate.subject().iter_common_name();
     let common_name = common_names.next().and_then(|name| name.as_str().ok());
-    let alternative = certificate.subject_alternative_name().ok().flatten();
-    let alternative = alternative.and_then(|names| match names.value.general_names.first()? {
-        GeneralName::DNSName(name) | GeneralName::RFC822Name(name) | GeneralName::URI(name) => {
-            Some(*name)
-        }
-        _ => None,
-    });
-    let name = common_name
-        .filter(|name| !name.is_empty())
-        .or(alternative)?;
+    let name = alternative.or(common_name.filter(|name| !name.is_empty()))?;
     CallerName::parse(name).ok().map(PeerName)
 }
