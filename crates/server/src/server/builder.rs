@@ -118,8 +118,9 @@ impl ServerBuilder {
         self
     }
 
-    /// A name that requests may have in `Host`. A server on a loopback address answers for `localhost` and its addresses; any
-    /// other answers for every host, unless it is told one here.
+    /// A name that requests may have in `Host`; `*` for any. A server on a loopback address, and a mounted
+    /// [`router`](Server::router), answer for `localhost`, loopback addresses and the names given here. A server on another
+    /// address answers for every host, unless a name is given here.
     #[must_use]
     pub fn allow_host(mut self, name: impl Into<String>) -> Self {
         self.allowed_hosts.push(name.into());

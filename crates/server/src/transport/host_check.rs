@@ -1,14 +1,25 @@
 //! Which hosts a request may be for.
 //!
 //! A page in a browser can have its own name resolve to 127.0.0.1, and then talk to a server there as if it were the
-//! page's own. The name in `Host` gives it away.
+//! page's own. The name in `Host` gives it away. The check is a layer around the routes, so that a mounted router has it too.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::Request;
-use axum::http::HeaderValue;
 use axum::http::header::HOST;
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn};
 use forrst_protocol::{ErrorCode, ErrorObject};
+
+use super::http::json;
+use super::serve::From;
+use crate::Server;
+use crate::limits::Refusal;
+
+/// The entry of the allowed hosts that stands for every host.
+const ANY_HOST: &str = "*";
 
 /// The hosts that a listener answers for.
 #[derive(Debug, Clone)]
@@ -18,38 +29,70 @@ pub(super) struct HostCheck {
 }
 
 impl HostCheck {
-    pub(super) fn new(allowed: &[String], address: Option<SocketAddr>) -> Self {
+    /// For a listener on `address`.
+    pub(super) fn of_listener(allowed: &[String], address: Option<SocketAddr>) -> Self {
         let is_loopback = address.is_some_and(|a| a.ip().to_canonical().is_loopback());
+        Self::new(allowed, is_loopback || !allowed.is_empty())
+    }
+
+    /// For a router in an application, which does not say where it listens: it may be a loopback address.
+    pub(super) fn of_router(allowed: &[String]) -> Self {
+        Self::new(allowed, true)
+    }
+
+    fn new(allowed: &[String], is_needed: bool) -> Self {
         Self {
-            allowed: allowed.iter().map(|name| bare(name).to_owned()).collect(),
-            is_needed: is_loopback || !allowed.is_empty(),
+            is_needed: is_needed && !allowed.iter().any(|name| name == ANY_HOST),
+            allowed: allowed
+                .iter()
+                .filter_map(|name| bare(name))
+                .map(str::to_owned)
+                .collect(),
         }
     }
 
-    /// Why a request is refused that is for somebody else. One that names no host is from no browser.
-    pub(super) fn refuse(&self, request: &Request) -> Option<ErrorObject> {
+    /// The routes behind the check, their fallback included.
+    pub(super) fn around(self, router: Router, server: &Server) -> Router {
         if !self.is_needed {
-            return None;
+            return router;
         }
+        let (check, server) = (Arc::new(self), server.clone());
+        router.layer(from_fn(move |request: Request, next: Next| {
+            let refusal = check.refuse(&request).map(|why| {
+                server.core.metrics.refused(Refusal::Host);
+                let what = format!("{} {}", request.method(), request.uri().path());
+                let from = request.extensions().get::<From>();
+                let from = from.map(|from| &*from.0);
+                server.core.denied(&what, None, from, &why);
+                let response = forrst_protocol::Response::failure(None, why);
+                json(StatusCode::FORBIDDEN, &response.with_node(server.node()))
+            });
+            async move {
+                match refusal {
+                    Some(refusal) => refusal,
+                    None => next.run(request).await,
+                }
+            }
+        }))
+    }
+
+    /// Why a request for another host is refused. One that names no host is from no browser.
+    fn refuse(&self, request: &Request) -> Option<ErrorObject> {
         let authority = request.uri().authority().map(|a| a.as_str().as_bytes());
         let hosts = request.headers().get_all(HOST).iter();
         let mut named = hosts.map(HeaderValue::as_bytes).chain(authority);
-        let stranger = named.find(|host| !self.allows(host))?;
-        let stranger: String = String::from_utf8_lossy(stranger)
-            .chars()
-            .take(255)
-            .collect();
+        let other = named.find(|host| !self.allows(host))?;
+        let other: String = String::from_utf8_lossy(other).chars().take(255).collect();
         let message = format!(
-            "This server does not answer for the host `{stranger}`: ask for localhost, or start it with --allow-host"
+            "This server does not answer for the host `{other}`: ask for localhost, or start it with --allow-host"
         );
         Some(ErrorObject::new(ErrorCode::Forbidden, message))
     }
 
     fn allows(&self, host: &[u8]) -> bool {
-        let Ok(host) = std::str::from_utf8(host) else {
+        let Some(name) = std::str::from_utf8(host).ok().and_then(bare) else {
             return false;
         };
-        let name = bare(host);
         let is_loopback = name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
         let mut allowed = self.allowed.iter();
         is_loopback
@@ -58,16 +101,20 @@ impl HostCheck {
     }
 }
 
-/// A host without its port, its brackets and its last dot.
-fn bare(host: &str) -> &str {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => match host.rsplit_once(':') {
-            Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
-            _ => host,
-        },
+/// A host without its port, its brackets and its last dot; `None` when it is not written as a host.
+fn bare(host: &str) -> Option<&str> {
+    let is_port = |port: &str| port.bytes().all(|digit| digit.is_ascii_digit());
+    if let Some(rest) = host.strip_prefix('[') {
+        let (address, rest) = rest.split_once(']')?;
+        let is_end = rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port);
+        let is_address = address.parse::<Ipv6Addr>().is_ok();
+        return (is_end && is_address).then_some(address);
+    }
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if is_port(port) => name,
+        _ => host,
     };
-    name.strip_suffix('.').unwrap_or(name)
+    Some(name.strip_suffix('.').unwrap_or(name))
 }
 
 #[cfg(test)]
@@ -76,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_loopback_server_answers_for_this_machine_and_what_it_was_told() {
-        let check = HostCheck::new(&["locks.internal".to_owned()], None);
+        let check = HostCheck::of_router(&["locks.internal".to_owned()]);
         for (host, expected) in [
             ("localhost", true),
             ("LOCALHOST:7420", true),
@@ -96,6 +143,18 @@ mod tests {
             ("0.0.0.0", false),
             ("", false),
             ("[", false),
+            ("[::1]evil.example", false),
+            ("[::1].evil.example", false),
+            ("[::1]:evil", false),
+            ("[::1]:7420.evil.example", false),
+            ("[::1", false),
+            ("[127.0.0.1]", false),
+            ("[localhost]", false),
+            ("[]", false),
+            ("::1", false),
+            ("localhost:", true),
+            ("localhost:port", false),
+            ("localhost..", false),
         ] {
             assert_eq!(check.allows(host.as_bytes()), expected, "{host}");
         }

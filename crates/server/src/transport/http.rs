@@ -19,6 +19,7 @@ use http_body_util::{BodyExt, Limited};
 use serde::Serialize;
 use tokio::time::{Instant, timeout};
 
+use super::host_check::HostCheck;
 use super::rpc::{Rpc, Sender};
 use super::serve::From;
 use super::session::InFlight;
@@ -58,8 +59,15 @@ impl Server {
     /// The server's routes, to be served or to be mounted into an application.
     ///
     /// They are `/forrst`, `/rpc`, `/health`, `/ready` and `/metrics`. Limits on connections and silent clients are
-    /// [`serve`](Self::serve)'s; an application that mounts the routes has its own.
+    /// [`serve`](Self::serve)'s; an application that mounts the routes has its own. Where the application listens is not
+    /// known here, so the routes answer for `localhost`, loopback addresses, and the hosts of
+    /// [`allow_host`](crate::ServerBuilder::allow_host), as on a loopback address.
     pub fn router(&self) -> Router {
+        HostCheck::of_router(&self.listeners.allowed_hosts).around(self.routes(), self)
+    }
+
+    /// The routes without the check of their host.
+    pub(super) fn routes(&self) -> Router {
         let app = App {
             server: self.clone(),
             rpc: Arc::new(Rpc::new(self.core.clone())),

@@ -52,11 +52,10 @@ impl Server {
 
     /// As [`serve`](Self::serve), on a listener that is there already.
     pub async fn serve_on(&self, listener: TcpListener) {
-        let hosts = HostCheck::new(&self.listeners.allowed_hosts, listener.local_addr().ok());
-        let routes = Routes {
-            router: self.router().merge(Self::page()).fallback(unknown_path),
-            hosts: Arc::new(hosts),
-        };
+        let router = self.routes().merge(Self::page()).fallback(unknown_path);
+        let address = listener.local_addr().ok();
+        let hosts = HostCheck::of_listener(&self.listeners.allowed_hosts, address);
+        let router = hosts.around(router, self);
         let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE));
         loop {
             let accepted = tokio::select! {
@@ -83,7 +82,7 @@ impl Server {
                 }
                 continue;
             };
-            let (server, routes) = (self.clone(), routes.clone());
+            let (server, router) = (self.clone(), router.clone());
             let peer = Peer {
                 place,
                 name: None,
@@ -93,8 +92,8 @@ impl Server {
                 // Without it, small answers wait for the acknowledgement of the last one.
                 let _ = stream.set_nodelay(true);
                 match &server.listeners.tls {
-                    None => server.serve_plain(stream, routes, peer).await,
-                    Some(tls) => server.serve_tls(stream, tls, routes, peer).await,
+                    None => server.serve_plain(stream, router, peer).await,
+                    Some(tls) => server.serve_tls(stream, tls, router, peer).await,
                 }
             });
         }
@@ -111,19 +110,19 @@ impl Server {
         }
     }
 
-    async fn serve_plain(&self, stream: TcpStream, routes: Routes, peer: Peer) {
+    async fn serve_plain(&self, stream: TcpStream, router: Router, peer: Peer) {
         let first = tokio::select! {
             first = timeout(self.core.limits.idle_timeout, is_http2(&stream)) => first,
             () = self.core.draining.cancelled() => return,
         };
         match first {
-            Ok(Ok(is_http2)) => self.serve_connection(stream, is_http2, routes, peer).await,
+            Ok(Ok(is_http2)) => self.serve_connection(stream, is_http2, router, peer).await,
             Ok(Err(_)) => {}
             Err(_) => self.core.metrics.refused(Refusal::Idle),
         }
     }
 
-    async fn serve_tls(&self, stream: TcpStream, tls: &Tls, routes: Routes, mut peer: Peer) {
+    async fn serve_tls(&self, stream: TcpStream, tls: &Tls, router: Router, mut peer: Peer) {
         let patience = HANDSHAKE.min(self.core.limits.idle_timeout);
         let shaken = tokio::select! {
             shaken = timeout(patience, tls.acceptor().accept(stream)) => shaken,
@@ -137,10 +136,10 @@ impl Server {
         let (_, session) = stream.get_ref();
         let is_http2 = session.alpn_protocol() == Some(b"h2");
         peer.name = peer_name(session.peer_certificates());
-        self.serve_connection(stream, is_http2, routes, peer).await;
+        self.serve_connection(stream, is_http2, router, peer).await;
     }
 
-    async fn serve_connection<S>(&self, stream: S, is_http2: bool, routes: Routes, peer: Peer)
+    async fn serve_connection<S>(&self, stream: S, is_http2: bool, router: Router, peer: Peer)
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
@@ -165,7 +164,6 @@ impl Server {
             .max_concurrent_streams(count(limits.max_in_flight.max(1)))
             .keep_alive_interval(limits.idle_timeout / 2)
             .keep_alive_timeout(limits.idle_timeout / 2);
-        let server = self.clone();
         let in_flight = InFlight::new(limits.max_in_flight);
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let mut request = request.map(Body::new);
@@ -175,20 +173,7 @@ impl Server {
             if let Some(name) = &peer.name {
                 request.extensions_mut().insert(name.clone());
             }
-            let refusal = routes.hosts.refuse(&request).map(|why| {
-                server.core.metrics.refused(Refusal::Host);
-                let what = format!("{} {}", request.method(), request.uri().path());
-                server.core.denied(&what, None, Some(&peer.from.0), &why);
-                let response = forrst_protocol::Response::failure(None, why);
-                json(StatusCode::FORBIDDEN, &response.with_node(server.node()))
-            });
-            let router = routes.router.clone();
-            async move {
-                match refusal {
-                    Some(refusal) => Ok(refusal),
-                    None => router.oneshot(request).await,
-                }
-            }
+            router.clone().oneshot(request)
         });
         let mut stream = TimeoutStream::new(stream);
         // A client that does not read its answer is not written to for ever.
@@ -213,13 +198,6 @@ impl Server {
             }
         }
     }
-}
-
-/// What a listener serves, and for which hosts.
-#[derive(Clone)]
-struct Routes {
-    router: Router,
-    hosts: Arc<HostCheck>,
 }
 
 /// Who is at the other end of a connection.

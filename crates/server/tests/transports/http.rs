@@ -427,6 +427,28 @@ async fn the_routes_can_stand_in_another_application() {
 }
 
 #[tokio::test]
+async fn mounted_routes_check_the_host() {
+    let host = Host::start().await;
+    let app = Router::new().nest("/api", host.server.router());
+    for (name, status) in [
+        (Some("evil.example"), StatusCode::FORBIDDEN),
+        (Some("[::1]evil.example"), StatusCode::FORBIDDEN),
+        (Some("localhost:80"), StatusCode::OK),
+        (Some("[::1]:80"), StatusCode::OK),
+        (Some("test"), StatusCode::OK),
+        (None, StatusCode::OK),
+    ] {
+        let mut request = Request::post("/api/forrst").header("content-type", "application/json");
+        if let Some(name) = name {
+            request = request.header("host", name);
+        }
+        let request = request.body(Body::from(ask("test.echo").text())).unwrap();
+        let answer = app.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), status, "{name:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_ends_is_not_ready() {
     let host = Host::start().await;
     let app = host.server.router();
