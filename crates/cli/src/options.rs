@@ -163,6 +163,22 @@ struct Options {
     #[arg(long, env = "FORRST_MAX_CONNECTIONS", value_name = "COUNT")]
     max_connections: Option<NonZeroUsize>,
 
+    /// How many of them may be from one address; an IPv6 /64 counts as one [default: all]
+    #[arg(long, env = "FORRST_MAX_CONNECTIONS_PER_ADDRESS", value_name = "COUNT")]
+    max_connections_per_address: Option<NonZeroUsize>,
+
+    /// How many bytes of requests and answers may be under way at once [default: 256MiB]
+    #[arg(long, env = "FORRST_MAX_BYTES", value_name = "SIZE")]
+    max_bytes: Option<Size>,
+
+    /// How many of them may be on one connection [default: 16MiB]
+    #[arg(long, env = "FORRST_MAX_BYTES_PER_CONNECTION", value_name = "SIZE")]
+    max_bytes_per_connection: Option<Size>,
+
+    /// How many of them may be one caller's; requests of up to 16KiB do not count [default: 64MiB]
+    #[arg(long, env = "FORRST_MAX_BYTES_PER_CALLER", value_name = "SIZE")]
+    max_bytes_per_caller: Option<Size>,
+
     /// The largest head of an HTTP request; 8KiB at least [default: 64KiB]
     #[arg(long, env = "FORRST_MAX_HEAD", value_name = "SIZE")]
     max_head: Option<Size>,
@@ -187,7 +203,7 @@ struct Options {
     #[arg(long, env = "FORRST_MAX_RATE", value_name = "COUNT")]
     max_rate: Option<NonZeroU32>,
 
-    /// How long a client may take to send the head of a request, or be silent between two [default: 1m]
+    /// How long a client may take to send the head of a request, or go without an authorised request, or leave an answer unread [default: 1m]
     #[arg(long, env = "FORRST_IDLE_TIMEOUT", value_name = "DURATION")]
     idle_timeout: Option<Time>,
 
@@ -295,6 +311,21 @@ impl Options {
             max_body: size(self.max_body, file.max_body, defaults.max_body),
             max_connections: count(self.max_connections, file.max_connections)
                 .unwrap_or(defaults.max_connections),
+            max_connections_per_address: count(
+                self.max_connections_per_address,
+                file.max_connections_per_address,
+            ),
+            max_bytes: size(self.max_bytes, file.max_bytes, defaults.max_bytes),
+            max_bytes_per_connection: size(
+                self.max_bytes_per_connection,
+                file.max_bytes_per_connection,
+                defaults.max_bytes_per_connection,
+            ),
+            max_bytes_per_caller: size(
+                self.max_bytes_per_caller,
+                file.max_bytes_per_caller,
+                defaults.max_bytes_per_caller,
+            ),
             max_in_flight: count(self.max_in_flight, file.max_in_flight)
                 .unwrap_or(defaults.max_in_flight),
             max_locks_per_caller: count(self.max_locks_per_caller, file.max_locks_per_caller),

@@ -1,5 +1,6 @@
 //! `forrst serve`.
 
+mod descriptors;
 mod doors;
 mod signals;
 
@@ -38,7 +39,8 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
     outcome
 }
 
-async fn serve(settings: Settings) -> Result<(), String> {
+async fn serve(mut settings: Settings) -> Result<(), String> {
+    descriptors::make_room(&mut settings.limits);
     let doors = Doors::open(&settings)?;
     let server = build(&settings, &doors).await?;
     let can_reload = doors.can_reload() || settings.audit_log.is_some();

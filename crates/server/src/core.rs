@@ -106,6 +106,8 @@ pub(crate) struct Origin {
     pub(crate) credential: Credential,
     /// The address of whoever sent it.
     pub(crate) from: Option<Arc<str>>,
+    /// Why the transport has no room for the request, if it has none.
+    pub(crate) refusal: Option<ErrorObject>,
 }
 
 impl Origin {
@@ -116,6 +118,7 @@ impl Origin {
             traceparent: None,
             credential: Credential::Local,
             from,
+            refusal: None,
         }
     }
 }
@@ -130,13 +133,17 @@ impl Core {
         self.answer_in_span(body, origin).instrument(span).await
     }
 
-    async fn answer_in_span(self: &Arc<Self>, body: &[u8], origin: Origin) -> Response {
+    async fn answer_in_span(self: &Arc<Self>, body: &[u8], mut origin: Origin) -> Response {
         let mut record = Record::new(self, &origin);
         let caller = self.recognise(&origin.credential);
         if let Ok(caller) = &caller {
             record.by(caller);
         }
         let admitted = caller.and_then(|caller| self.admit(caller));
+        let admitted = match origin.refusal.take() {
+            Some(refusal) => admitted.and(Err(refusal)),
+            None => admitted,
+        };
         let request = Request::parse(body);
         if let Ok(request) = &request {
             record.of(request);

@@ -25,13 +25,22 @@ pub struct Limits {
     pub max_body: usize,
     /// How many connections may be open at once, those of unix sockets among them.
     pub max_connections: usize,
+    /// How many of them may be from one address, where an IPv6 network of 64 bits is one; as many as there may be at all when
+    /// there is none, because all clients may come through one proxy.
+    pub max_connections_per_address: Option<usize>,
     /// How many requests may be under way at once on one connection.
     pub max_in_flight: usize,
+    /// How many bytes of requests and answers may be under way at once in the process; two requests of the largest size at least.
+    pub max_bytes: usize,
+    /// How many of them may be on one connection.
+    pub max_bytes_per_connection: usize,
+    /// How many of them may be one caller's; requests of up to 16 KiB do not count.
+    pub max_bytes_per_caller: usize,
     /// How many locks a caller may hold or wait for through this node; any number when there is none.
     pub max_locks_per_caller: Option<usize>,
     /// How many requests a caller may make in a second; any number when there is none.
     pub max_rate: Option<u32>,
-    /// How long a client may take to send the head of a request, or to stay silent between two.
+    /// How long a client may take to send the head of a request, or go without an authorised request, or leave an answer unread.
     pub idle_timeout: Duration,
     /// How long a client may take to send the body of a request.
     pub body_timeout: Duration,
@@ -45,7 +54,11 @@ impl Default for Limits {
             max_head: 64 * 1024,
             max_body: DEFAULT_MAX_BODY_BYTES,
             max_connections: 10_000,
+            max_connections_per_address: None,
             max_in_flight: 1_000,
+            max_bytes: 256 * 1024 * 1024,
+            max_bytes_per_connection: 16 * 1024 * 1024,
+            max_bytes_per_caller: 64 * 1024 * 1024,
             max_locks_per_caller: None,
             max_rate: None,
             idle_timeout: Duration::from_secs(60),

@@ -1,5 +1,7 @@
 //! How requests come in: HTTP, JSON-RPC over HTTP and WebSocket, and frames over a unix socket.
 
+mod budget;
+mod connection;
 mod host_check;
 mod http;
 mod listeners;
@@ -7,6 +9,7 @@ mod openrpc;
 mod rpc;
 mod serve;
 mod session;
+mod socket;
 mod tls;
 mod unix;
 mod websocket;

@@ -17,6 +17,8 @@ pub(crate) enum Refusal {
     WaitersOfLock,
     /// Too many connections are open.
     Connections,
+    /// Too many connections of one address are open.
+    ConnectionsOfAddress,
     /// The body is too large.
     Body,
     /// The body took too long.
@@ -25,6 +27,12 @@ pub(crate) enum Refusal {
     Head,
     /// The head of a request took too long, or a connection was silent.
     Idle,
+    /// Too many bytes are under way on one connection, of one caller, or in the process.
+    Bytes,
+    /// An answer was not read in time.
+    Unread,
+    /// Too many requests without valid credentials are under way on one connection.
+    Anonymous,
     /// The JSON nests too deep.
     Nesting,
     /// A batch has too many entries.
@@ -40,7 +48,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::Unauthorized,
         Self::Forbidden,
         Self::Rate,
@@ -48,10 +56,14 @@ impl Refusal {
         Self::Waiters,
         Self::WaitersOfLock,
         Self::Connections,
+        Self::ConnectionsOfAddress,
         Self::Body,
         Self::BodyTime,
         Self::Head,
         Self::Idle,
+        Self::Bytes,
+        Self::Unread,
+        Self::Anonymous,
         Self::Nesting,
         Self::Batch,
         Self::InFlight,
@@ -70,10 +82,14 @@ impl Refusal {
             Self::Waiters => "waiters",
             Self::WaitersOfLock => "waiters_of_lock",
             Self::Connections => "connections",
+            Self::ConnectionsOfAddress => "connections_of_address",
             Self::Body => "body",
             Self::BodyTime => "body_time",
             Self::Head => "head",
             Self::Idle => "idle",
+            Self::Bytes => "bytes",
+            Self::Unread => "unread",
+            Self::Anonymous => "anonymous",
             Self::Nesting => "nesting",
             Self::Batch => "batch",
             Self::InFlight => "in_flight",

@@ -7,7 +7,6 @@ use forrst_lock::{Config, LockService, LockStore};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -204,11 +203,12 @@ impl ServerBuilder {
         for function in self.functions {
             registry.add(Registered::new(function, |urn| extensions.find(urn))?)?;
         }
-        let listeners = Arc::new(Listeners {
-            tls: self.tls,
-            allowed_hosts: self.allowed_hosts,
-            connections: Arc::new(Semaphore::new(limits.max_connections)),
-        });
+        let listeners = Arc::new(Listeners::new(
+            self.tls,
+            self.allowed_hosts,
+            &limits,
+            metrics.clone(),
+        ));
         let core = Arc::new(Core {
             service: self.service.unwrap_or_else(|| "forrst".to_owned()),
             node,

@@ -13,8 +13,8 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn};
 use forrst_protocol::{ErrorCode, ErrorObject};
 
+use super::connection::Connection;
 use super::http::json;
-use super::serve::From;
 use crate::Server;
 use crate::limits::Refusal;
 
@@ -61,8 +61,8 @@ impl HostCheck {
             let refusal = check.refuse(&request).map(|why| {
                 server.core.metrics.refused(Refusal::Host);
                 let what = format!("{} {}", request.method(), request.uri().path());
-                let from = request.extensions().get::<From>();
-                let from = from.map(|from| &*from.0);
+                let connection = request.extensions().get::<Arc<Connection>>();
+                let from = connection.map(|connection| &*connection.from);
                 server.core.denied(&what, None, from, &why);
                 let response = forrst_protocol::Response::failure(None, why);
                 json(StatusCode::FORBIDDEN, &response.with_node(server.node()))

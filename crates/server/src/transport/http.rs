@@ -13,19 +13,19 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use forrst_protocol::{ErrorCode, ErrorObject};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use serde::Serialize;
 use tokio::time::{Instant, timeout};
 
+use super::budget::{Budgets, Pool, TakenBytes};
+use super::connection::{Authorised, Connection, KeptBytes};
 use super::host_check::HostCheck;
 use super::rpc::{Rpc, Sender};
-use super::serve::From;
-use super::session::InFlight;
 use super::websocket;
 use crate::Server;
-use crate::access::Credential;
+use crate::access::{Caller, Credential};
 use crate::core::Origin;
 use crate::limits;
 use crate::system::{Health, of_store};
@@ -35,8 +35,9 @@ static DURATION: HeaderName = HeaderName::from_static("x-forrst-duration-ms");
 static NODE: HeaderName = HeaderName::from_static("x-forrst-node");
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// What is read of the body of somebody who is not known: enough for the id that the refusal names, and not worth keeping many of.
-const STRANGERS_BODY: usize = 8 * 1024;
+/// What is read of a body without valid credentials, and for how long: enough for the id that the refusal names.
+const ANONYMOUS_BODY: usize = 8 * 1024;
+const ANONYMOUS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How much, and for how long, is read of a body that is too large, so that its sender gets to see the refusal.
 const MOST_DRAINED: usize = 16 * 1024 * 1024;
@@ -85,13 +86,21 @@ impl Server {
 async fn forrst(State(app): State<App>, request: Request) -> Response {
     let started = Instant::now();
     let server = &app.server;
+    let mut kept = None;
     let answer = match read_post(server, request).await {
-        Ok((body, sender)) => {
+        Ok(Posted {
+            body,
+            bytes,
+            sender,
+            authorised: _authorised,
+        }) => {
+            kept = Some(KeptBytes::new(bytes));
             let origin = Origin {
                 received: started,
                 traceparent: sender.traceparent,
                 credential: sender.credential,
                 from: sender.from,
+                refusal: sender.refusal,
             };
             let response = server.core.answer(&body, origin).await;
             let status = StatusCode::from_u16(response.http_status());
@@ -107,6 +116,9 @@ async fn forrst(State(app): State<App>, request: Request) -> Response {
     };
     let (status, response) = answer;
     let mut reply = json(status, &response);
+    if let Some(bytes) = kept {
+        reply.extensions_mut().insert(bytes);
+    }
     if status == StatusCode::METHOD_NOT_ALLOWED {
         let only_post = HeaderValue::from_static("POST");
         reply.headers_mut().insert(ALLOW, only_post);
@@ -157,17 +169,22 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
         if let Err(why) = app.server.core.let_in(WEBSOCKET, &sender.credential, from) {
             return refusal(&app.server, why);
         }
-        let place = parts.extensions.get().cloned();
+        let connection = connection(&parts).cloned();
         return match WebSocketUpgrade::from_request_parts(&mut parts, &()).await {
-            Ok(upgrade) => websocket::accept(upgrade, app.server, app.rpc, sender, place),
+            Ok(upgrade) => websocket::accept(upgrade, app.server, app.rpc, sender, connection),
             Err(refusal) => refusal.into_response(),
         };
     }
-    let in_flight = request.extensions().get::<InFlight>().cloned();
+    let connection = request.extensions().get::<Arc<Connection>>().cloned();
     match read_post(&app.server, request).await {
-        Ok((body, sender)) => {
-            let _places = match in_flight {
-                Some(in_flight) => in_flight.take(Rpc::count(&body)).await,
+        Ok(Posted {
+            body,
+            bytes,
+            sender,
+            authorised: _authorised,
+        }) => {
+            let _permits = match connection {
+                Some(connection) => connection.in_flight.take(Rpc::count(&body)).await,
                 None => None,
             };
             // Each call in the frame is told that it is refused; the status is for those who look no further.
@@ -176,7 +193,11 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
                 Err(_) => StatusCode::UNAUTHORIZED,
             };
             match app.rpc.answer(&body, sender).await {
-                Some(answer) => ask_for_key(json_bytes(status, answer.into())),
+                Some(answer) => {
+                    let mut reply = ask_for_key(json_bytes(status, answer.into()));
+                    reply.extensions_mut().insert(KeptBytes::new(bytes));
+                    reply
+                }
                 // Notifications are not run, whoever sends them.
                 None if status == StatusCode::OK => StatusCode::NO_CONTENT.into_response(),
                 None => ask_for_key(status.into_response()),
@@ -260,6 +281,7 @@ async fn metrics(State(app): State<App>, request: Request) -> Response {
     if let Err(why) = allowed {
         return refusal(&app.server, why);
     }
+    let _authorised = connection(&parts).map(Connection::authorised);
     let locks = app.server.locks();
     // A store that does not answer must not keep the rest from being read.
     let held = timeout(HELD_PATIENCE, locks.store().held()).await;
@@ -291,8 +313,17 @@ impl Refusal {
     }
 }
 
-/// The body of a POST of JSON, and who sent it.
-async fn read_post(server: &Server, request: Request) -> Result<(Bytes, Sender), Refusal> {
+/// A POST of JSON that has arrived.
+struct Posted {
+    body: Bytes,
+    bytes: TakenBytes,
+    sender: Sender,
+    /// Held until the answer is ready, so that the connection may stay; `None` without valid credentials.
+    authorised: Option<Authorised>,
+}
+
+/// Reads a POST of JSON.
+async fn read_post(server: &Server, request: Request) -> Result<Posted, Refusal> {
     if request.method() != Method::POST {
         let message = format!("Use POST, not {}", request.method());
         return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message));
@@ -305,74 +336,215 @@ async fn read_post(server: &Server, request: Request) -> Result<(Bytes, Sender),
         ));
     }
     let sender = sender(&parts);
-    let stranger = server.core.access.caller(&sender.credential).err();
-    let body = read_body(server, &parts.headers, body, stranger.is_some()).await;
-    match (body, stranger) {
-        // A stranger hears that, and nothing about the body.
-        (Err(_), Some(why)) => {
-            let what = format!("POST {}", parts.uri.path());
+    let connection = connection(&parts).cloned();
+    let incoming = IncomingBody::new(&parts.headers, body);
+    let path = parts.uri;
+    // A body can take its time, and a thousand heads would wait with it.
+    drop(parts.headers);
+    let caller = server.core.access.caller(&sender.credential);
+    let name = caller.as_ref().ok().and_then(Caller::name);
+    let name = name.map(forrst_lock::Caller::as_str);
+    let account = Account {
+        budgets: &server.listeners.budgets,
+        connection: connection.as_ref().map(|connection| &connection.bytes),
+        caller: name.or(sender.from.as_deref()).unwrap_or_default(),
+    };
+    let Err(why) = &caller else {
+        let limits = &server.core.limits;
+        let read = incoming.read(server, limits.max_body, limits.body_timeout, &account);
+        let (body, bytes) = read.await?;
+        return Ok(Posted {
+            body,
+            bytes,
+            sender,
+            authorised: connection.as_ref().map(Connection::authorised),
+        });
+    };
+    // Without valid credentials, a client learns that and nothing about its body. The id in it is read where that is cheap.
+    let permit = connection.as_ref().map(|connection| connection.anonymous());
+    let body = match permit {
+        Some(None) => {
+            server.core.metrics.refused(limits::Refusal::Anonymous);
+            None
+        }
+        _ => {
+            let max_body = server.core.limits.max_body.min(ANONYMOUS_BODY);
+            let patience = server.core.limits.body_timeout.min(ANONYMOUS_PATIENCE);
+            incoming
+                .read(server, max_body, patience, &account)
+                .await
+                .ok()
+        }
+    };
+    match body {
+        Some((body, bytes)) => Ok(Posted {
+            body,
+            bytes,
+            sender,
+            authorised: None,
+        }),
+        None => {
+            let what = format!("POST {}", path.path());
             server.core.metrics.refused(limits::Refusal::Unauthorized);
-            server
-                .core
-                .denied(&what, None, sender.from.as_deref(), &why);
+            server.core.denied(&what, None, sender.from.as_deref(), why);
             Err(Refusal {
                 status: StatusCode::UNAUTHORIZED,
-                error: why,
+                error: why.clone(),
             })
         }
-        (body, _) => Ok((body?, sender)),
     }
+}
+
+fn connection(parts: &Parts) -> Option<&Arc<Connection>> {
+    parts.extensions.get()
 }
 
 fn sender(parts: &Parts) -> Sender {
+    let connection = connection(parts);
+    let peer = connection.and_then(|connection| connection.peer.as_ref());
     Sender {
         traceparent: traceparent(&parts.headers),
-        credential: Credential::read(&parts.headers, parts.extensions.get()),
-        from: parts.extensions.get::<From>().map(|from| from.0.clone()),
+        credential: Credential::read(&parts.headers, peer),
+        from: connection.map(|connection| connection.from.clone()),
+        refusal: None,
     }
 }
 
-async fn read_body(
-    server: &Server,
-    headers: &HeaderMap,
+/// A body that has not been read yet, and what its head says about it.
+struct IncomingBody {
     body: Body,
-    is_stranger: bool,
-) -> Result<Bytes, Refusal> {
-    let limits = &server.core.limits;
-    let max_body = match is_stranger {
-        true => limits.max_body.min(STRANGERS_BODY),
-        false => limits.max_body,
-    };
-    let too_large = || {
-        let message = format!("The body is larger than {max_body} bytes");
-        server.core.metrics.refused(limits::Refusal::Body);
-        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
-    };
-    let announced = headers
-        .get(CONTENT_LENGTH)
-        .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|length| length > max_body) {
-        // Who asks first whether to send it has not begun.
-        if !headers.contains_key(EXPECT) {
-            let _ = timeout(LINGER, drain(body)).await;
-        }
-        return Err(too_large());
-    }
-    let read = Limited::new(body, max_body).collect();
-    match timeout(limits.body_timeout, read).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
-        Ok(Err(_)) => Err(Refusal::new(StatusCode::BAD_REQUEST, "The body broke off")),
-        Err(_) => {
-            server.core.metrics.refused(limits::Refusal::BodyTime);
-            let message = "The body did not arrive in time";
-            Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, message))
+    announced: Option<usize>,
+    /// The client asks first whether to send it, so it has not begun.
+    waits: bool,
+}
+
+impl IncomingBody {
+    fn new(headers: &HeaderMap, body: Body) -> Self {
+        let announced = headers
+            .get(CONTENT_LENGTH)
+            .and_then(|length| length.to_str().ok()?.parse().ok());
+        let waits = headers.contains_key(EXPECT);
+        Self {
+            body,
+            announced,
+            waits,
         }
     }
+
+    async fn read(
+        self,
+        server: &Server,
+        max_body: usize,
+        patience: Duration,
+        account: &Account<'_>,
+    ) -> Result<(Bytes, TakenBytes), Refusal> {
+        let metrics = &server.core.metrics;
+        let too_large = || {
+            let message = format!("The body is larger than {max_body} bytes");
+            metrics.refused(limits::Refusal::Body);
+            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+        };
+        let taken = match self.announced {
+            Some(length) if length > max_body => Err(too_large()),
+            Some(length) => account.take(length),
+            None => Ok(TakenBytes::default()),
+        };
+        let taken = match taken {
+            Ok(taken) => taken,
+            Err(refusal) => {
+                // A client that is still sending does not read, and would lose the answer with the connection.
+                if !self.waits {
+                    let _ = timeout(LINGER.min(patience), drain(self.body)).await;
+                }
+                return Err(refusal);
+            }
+        };
+        let read = collect(self.body, max_body, taken, account);
+        match timeout(patience, read).await {
+            Ok(Ok(read)) => Ok(read),
+            Ok(Err(BodyError::TooLarge)) => Err(too_large()),
+            Ok(Err(BodyError::Refused(refusal))) => Err(refusal),
+            Ok(Err(BodyError::Broken)) => {
+                Err(Refusal::new(StatusCode::BAD_REQUEST, "The body broke off"))
+            }
+            Err(_) => {
+                metrics.refused(limits::Refusal::BodyTime);
+                let message = "The body did not arrive in time";
+                Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, message))
+            }
+        }
+    }
+}
+
+/// Where the bytes of a request are taken from.
+struct Account<'a> {
+    budgets: &'a Budgets,
+    connection: Option<&'a Arc<Pool>>,
+    caller: &'a str,
+}
+
+impl Account<'_> {
+    fn take(&self, bytes: usize) -> Result<TakenBytes, Refusal> {
+        let taken = self.budgets.take(self.connection, self.caller, bytes);
+        taken.map_err(|error| {
+            let status = StatusCode::from_u16(error.code.http_status());
+            Refusal {
+                status: status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
+                error,
+            }
+        })
+    }
+}
+
+enum BodyError {
+    TooLarge,
+    Broken,
+    Refused(Refusal),
+}
+
+/// Reads a body to its end. One whose length was not announced takes its bytes as they arrive.
+async fn collect(
+    mut body: Body,
+    max_body: usize,
+    mut taken: TakenBytes,
+    account: &Account<'_>,
+) -> Result<(Bytes, TakenBytes), BodyError> {
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| BodyError::Broken)?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        let length = first.len().max(rest.len()) + data.len();
+        if length > max_body {
+            return Err(BodyError::TooLarge);
+        }
+        if length > taken.len() {
+            drop(taken);
+            taken = account.take(length).map_err(BodyError::Refused)?;
+        }
+        // Most bodies are one frame, which need not be copied.
+        if first.is_empty() {
+            first = data;
+        } else {
+            if rest.is_empty() {
+                rest.reserve(taken.len().min(max_body));
+                rest.extend_from_slice(&first);
+            }
+            rest.extend_from_slice(&data);
+        }
+    }
+    let body = if rest.is_empty() {
+        first
+    } else {
+        rest.freeze()
+    };
+    Ok((body, taken))
 }
 
 /// Reads what somebody sends who does not look at the answer before all is sent, and keeps none of it.
-async fn drain(mut body: Body) {
+pub(super) async fn drain(mut body: Body) {
     let mut left = MOST_DRAINED;
     while let Some(Ok(frame)) = body.frame().await {
         let length = frame.data_ref().map_or(0, Bytes::len);

@@ -1,10 +1,18 @@
-//! What all listeners of a server share.
+//! What all listeners of a server share: settings, and permits for connections.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Tls;
+use super::budget::Budgets;
+use crate::limits::{Limits, Refusal};
+use crate::metrics::{Metrics, OpenConnection};
+
+/// How many connections a full server takes all the same, to say that it is full and to answer `/health` and `/ready`.
+const RESERVED: usize = 128;
 
 /// Settings and permits of the listeners, whichever protocol they speak.
 #[derive(Debug)]
@@ -12,6 +20,142 @@ pub(crate) struct Listeners {
     pub(crate) tls: Option<Tls>,
     /// Hosts that requests may be for, besides this machine's own names.
     pub(crate) allowed_hosts: Vec<String>,
-    /// Permits for connections, of all listeners together.
-    pub(crate) connections: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
+    reserved: Arc<Semaphore>,
+    max_per_address: usize,
+    pub(super) budgets: Budgets,
+    addresses: Arc<Addresses>,
+}
+
+/// Open connections of each address.
+#[derive(Debug, Default)]
+struct Addresses(Mutex<HashMap<IpAddr, usize>>);
+
+/// A permit for a connection, of all listeners together.
+#[derive(Debug)]
+pub(crate) struct ConnectionPermit {
+    _permit: OwnedSemaphorePermit,
+    _open: OpenConnection,
+    _address: Option<AddressPermit>,
+}
+
+#[derive(Debug)]
+struct AddressPermit {
+    addresses: Arc<Addresses>,
+    address: IpAddr,
+}
+
+impl Listeners {
+    pub(crate) fn new(
+        tls: Option<Tls>,
+        allowed_hosts: Vec<String>,
+        limits: &Limits,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            tls,
+            allowed_hosts,
+            connections: Arc::new(Semaphore::new(limits.max_connections)),
+            reserved: Arc::new(Semaphore::new(RESERVED)),
+            max_per_address: limits
+                .max_connections_per_address
+                .unwrap_or(limits.max_connections),
+            budgets: Budgets::new(limits, metrics),
+            addresses: Arc::default(),
+        }
+    }
+
+    /// A permit for a connection from this address, or from a unix socket; `None` when there is none left.
+    pub(super) fn admit(
+        &self,
+        address: Option<IpAddr>,
+        metrics: &Arc<Metrics>,
+    ) -> Option<ConnectionPermit> {
+        let Ok(permit) = self.connections.clone().try_acquire_owned() else {
+            metrics.refused(Refusal::Connections);
+            return None;
+        };
+        let address = match address {
+            None => None,
+            Some(address) => {
+                let Some(permit) = self.addresses.admit(network(address), self.max_per_address)
+                else {
+                    metrics.refused(Refusal::ConnectionsOfAddress);
+                    return None;
+                };
+                Some(permit)
+            }
+        };
+        Some(ConnectionPermit {
+            _permit: permit,
+            _open: metrics.connection(),
+            _address: address,
+        })
+    }
+
+    /// A permit for a connection to a server that is full; `None` when there are too many of those, too.
+    pub(super) fn admit_to_full(&self) -> Option<OwnedSemaphorePermit> {
+        self.reserved.clone().try_acquire_owned().ok()
+    }
+}
+
+impl Addresses {
+    fn admit(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<AddressPermit> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(AddressPermit {
+            addresses: self.clone(),
+            address,
+        })
+    }
+}
+
+impl Drop for AddressPermit {
+    fn drop(&mut self) {
+        let mut counts = self
+            .addresses
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// What counts as one address: a client with IPv6 usually has a whole /64.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) if !address.is_loopback() => {
+            let prefix = address.to_bits() & !u128::from(u64::MAX);
+            Ipv6Addr::from_bits(prefix).into()
+        }
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv6_network_counts_as_one_address_and_leaves_nothing_behind() {
+        let addresses = Arc::new(Addresses::default());
+        let parse = |text: &str| network(text.parse().unwrap());
+        let first = addresses.admit(parse("2001:db8::1"), 1);
+        assert!(first.is_some());
+        assert!(addresses.admit(parse("2001:db8::2"), 1).is_none());
+        assert!(addresses.admit(parse("2001:db8:0:1::1"), 1).is_some());
+        assert_eq!(parse("::ffff:192.0.2.1"), parse("192.0.2.1"));
+        assert_ne!(parse("192.0.2.1"), parse("192.0.2.2"));
+        drop(first);
+        assert!(addresses.0.lock().unwrap().is_empty());
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use forrst_protocol::ErrorCode;
+use forrst_protocol::{ErrorCode, ErrorObject};
 use futures_util::future::join_all;
 use jsonrpsee::core::server::Methods;
 use jsonrpsee::types::ErrorObjectOwned;
@@ -43,6 +43,8 @@ pub(super) struct Sender {
     pub(super) traceparent: Option<String>,
     pub(super) credential: Credential,
     pub(super) from: Option<Arc<str>>,
+    /// Why the whole frame is refused, if it is.
+    pub(super) refusal: Option<ErrorObject>,
 }
 
 impl Rpc {
@@ -235,6 +237,7 @@ async fn call(
         credential: sender.credential,
         traceparent: sender.traceparent,
         from: sender.from,
+        refusal: sender.refusal,
     };
     let response = core.answer(request.as_bytes(), origin).await;
     to_raw_value(&response).map_err(|_| invalid("the answer cannot be written as JSON"))

@@ -1,34 +1,38 @@
 //! The listening port: accepts connections, and ends those that are silent or slow.
 
+use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::http::header::{CONNECTION, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use forrst_protocol::{ErrorCode, ErrorObject};
 use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
+use super::connection::{Connection, Overdue};
 use super::host_check::HostCheck;
-use super::http::json;
-use super::session::InFlight;
-use super::tls::{Tls, peer_name};
+use super::http::{drain, json};
+use super::listeners::ConnectionPermit;
+use super::socket::Socket;
+use super::tls::peer_name;
 use crate::Server;
-use crate::access::PeerName;
 use crate::limits::Refusal;
-use crate::metrics::OpenConnection;
 
 /// What an HTTP/2 connection with prior knowledge starts with.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -36,8 +40,24 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Longer than any handshake takes that is meant well.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How many clients hear at the same time that the server is full. More of them only see their connections closed.
-const TURNED_AWAY_AT_ONCE: usize = 256;
+/// How long a client of a full server has for its one request.
+const FULL_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long such a client may be silent before it learns that the server is full.
+const FULL_SILENCE: Duration = Duration::from_millis(200);
+
+/// How long what is under way on a connection has to finish once it has to go.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// Less than this, hyper does not take.
+const SMALLEST_HEAD: usize = 8 * 1024;
+
+/// How many headers a request may have: hyper's own limit for HTTP/1.
+const MAX_HEADERS: usize = 100;
+
+/// What a client may send ahead over HTTP/2 before anything of it is read, on a stream and on the whole connection.
+const STREAM_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 impl Server {
     /// Serves HTTP/1.1, HTTP/2 and WebSocket on one address until the server shuts down, over TLS if it was built with it.
@@ -56,7 +76,9 @@ impl Server {
         let address = listener.local_addr().ok();
         let hosts = HostCheck::of_listener(&self.listeners.allowed_hosts, address);
         let router = hosts.around(router, self);
-        let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE));
+        // The same routes for a server that is full: all but the probes are refused.
+        let probes = router.clone();
+        let probes = probes.layer(from_fn_with_state(self.clone(), refuse_all_but_probes));
         loop {
             let accepted = tokio::select! {
                 () = self.core.draining.cancelled() => break,
@@ -69,156 +91,225 @@ impl Server {
                     continue;
                 }
             };
-            let Some(place) = self.take_place() else {
-                // What is said in the clear means nothing to a client that waits for a handshake.
-                if self.listeners.tls.is_none()
-                    && let Ok(turn) = turned_away.clone().try_acquire_owned()
-                {
-                    let say = async move {
-                        turn_away(stream).await;
+            // Without it, small answers wait for the acknowledgement of the last one.
+            let _ = stream.set_nodelay(true);
+            let server = self.clone();
+            match self.admit(address) {
+                Some(permit) => {
+                    let patience = self.core.limits.idle_timeout;
+                    let router = router.clone();
+                    let serve = async move {
+                        let permit = Some(permit);
+                        server
+                            .serve_stream(stream, address, permit, router, patience)
+                            .await;
+                    };
+                    self.core.tasks.spawn(serve);
+                }
+                None => {
+                    let Some(turn) = self.listeners.admit_to_full() else {
+                        continue;
+                    };
+                    let router = probes.clone();
+                    let patience = FULL_PATIENCE.min(self.core.limits.idle_timeout);
+                    let serve = async move {
+                        let serve = server.serve_stream(stream, address, None, router, patience);
+                        let _ = timeout(2 * FULL_PATIENCE, serve).await;
                         drop(turn);
                     };
-                    self.core.tasks.spawn(say);
+                    self.core.tasks.spawn(serve);
                 }
-                continue;
-            };
-            let (server, router) = (self.clone(), router.clone());
-            let peer = Peer {
-                place,
-                name: None,
-                from: From(address.ip().to_canonical().to_string().into()),
-            };
-            self.core.tasks.spawn(async move {
-                // Without it, small answers wait for the acknowledgement of the last one.
-                let _ = stream.set_nodelay(true);
-                match &server.listeners.tls {
-                    None => server.serve_plain(stream, router, peer).await,
-                    Some(tls) => server.serve_tls(stream, tls, router, peer).await,
-                }
-            });
-        }
-    }
-
-    /// One of the places for connections; none when all are taken.
-    pub(super) fn take_place(&self) -> Option<Place> {
-        match self.listeners.connections.clone().try_acquire_owned() {
-            Ok(place) => Some(Place(Arc::new((place, self.core.metrics.connection())))),
-            Err(_) => {
-                self.core.metrics.refused(Refusal::Connections);
-                None
             }
         }
     }
 
-    async fn serve_plain(&self, stream: TcpStream, router: Router, peer: Peer) {
-        let first = tokio::select! {
-            first = timeout(self.core.limits.idle_timeout, is_http2(&stream)) => first,
-            () = self.core.draining.cancelled() => return,
-        };
-        match first {
-            Ok(Ok(is_http2)) => self.serve_connection(stream, is_http2, router, peer).await,
-            Ok(Err(_)) => {}
-            Err(_) => self.core.metrics.refused(Refusal::Idle),
-        }
+    fn admit(&self, address: SocketAddr) -> Option<ConnectionPermit> {
+        self.listeners.admit(Some(address.ip()), &self.core.metrics)
     }
 
-    async fn serve_tls(&self, stream: TcpStream, tls: &Tls, router: Router, mut peer: Peer) {
-        let patience = HANDSHAKE.min(self.core.limits.idle_timeout);
-        let shaken = tokio::select! {
-            shaken = timeout(patience, tls.acceptor().accept(stream)) => shaken,
+    /// Serves one connection over TLS or not, by the protocol that it starts with. `patience` is for each of its first steps.
+    async fn serve_stream(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        permit: Option<ConnectionPermit>,
+        router: Router,
+        patience: Duration,
+    ) {
+        let from: Arc<str> = address.ip().to_canonical().to_string().into();
+        let max_in_flight = self.core.limits.max_in_flight;
+        let bytes = self.listeners.budgets.connection();
+        let metrics = &self.core.metrics;
+        let Some(tls) = &self.listeners.tls else {
+            let patience_for_first = match permit {
+                Some(_) => patience,
+                None => patience.min(FULL_SILENCE),
+            };
+            let first = tokio::select! {
+                first = timeout(patience_for_first, is_http2(&stream)) => first,
+                () = self.core.draining.cancelled() => return,
+            };
+            match first {
+                Ok(Ok(is_http2)) => {
+                    let socket = Socket::from(stream);
+                    let connection =
+                        Connection::new(permit, socket.clone(), from, None, max_in_flight, bytes);
+                    self.serve_connection(socket, is_http2, router, connection, patience)
+                        .await;
+                }
+                Ok(Err(_)) => {}
+                Err(_) if permit.is_none() => self.refuse_silent_client(stream).await,
+                Err(_) => metrics.refused(Refusal::Idle),
+            }
+            return;
+        };
+        let socket = Socket::from(stream);
+        let handshake = timeout(
+            HANDSHAKE.min(patience),
+            tls.acceptor().accept(socket.clone()),
+        );
+        let accepted = tokio::select! {
+            accepted = handshake => accepted,
             () = self.core.draining.cancelled() => return,
         };
-        let Ok(Ok(stream)) = shaken else {
-            self.core.metrics.refused(Refusal::Tls);
+        let Ok(Ok(stream)) = accepted else {
+            metrics.refused(Refusal::Tls);
             tracing::debug!("a TLS handshake failed");
             return;
         };
         let (_, session) = stream.get_ref();
         let is_http2 = session.alpn_protocol() == Some(b"h2");
-        peer.name = peer_name(session.peer_certificates());
-        self.serve_connection(stream, is_http2, router, peer).await;
+        let peer = peer_name(session.peer_certificates());
+        let connection = Connection::new(permit, socket, from, peer, max_in_flight, bytes);
+        self.serve_connection(stream, is_http2, router, connection, patience)
+            .await;
     }
 
-    async fn serve_connection<S>(&self, stream: S, is_http2: bool, router: Router, peer: Peer)
-    where
+    async fn serve_connection<S>(
+        &self,
+        stream: S,
+        is_http2: bool,
+        router: Router,
+        connection: Connection,
+        patience: Duration,
+    ) where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
         let limits = &self.core.limits;
-        let draining = &self.core.draining;
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder = if is_http2 {
-            builder.http2_only()
-        } else {
-            builder.http1_only()
-        };
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .max_buf_size(limits.max_head.max(SMALLEST_HEAD))
-            .header_read_timeout(limits.idle_timeout);
-        let count = |limit: usize| u32::try_from(limit).unwrap_or(u32::MAX);
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_header_list_size(count(limits.max_head.max(SMALLEST_HEAD)))
-            .max_concurrent_streams(count(limits.max_in_flight.max(1)))
-            .keep_alive_interval(limits.idle_timeout / 2)
-            .keep_alive_timeout(limits.idle_timeout / 2);
-        let in_flight = InFlight::new(limits.max_in_flight);
+        let connection = Arc::new(connection);
+        let state = connection.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let mut request = request.map(Body::new);
-            request.extensions_mut().insert(peer.place.clone());
-            request.extensions_mut().insert(peer.from.clone());
-            request.extensions_mut().insert(in_flight.clone());
-            if let Some(name) = &peer.name {
-                request.extensions_mut().insert(name.clone());
+            let has_too_many_headers = request.headers().len() > MAX_HEADERS;
+            request.extensions_mut().insert(connection.clone());
+            let (router, connection) = (router.clone(), connection.clone());
+            async move {
+                let mut reply = if has_too_many_headers {
+                    drop(request);
+                    too_many_headers()
+                } else {
+                    router.oneshot(request).await?
+                };
+                let bytes = reply.extensions_mut().remove();
+                Ok::<_, Infallible>(reply.map(|body| connection.track(body, bytes)))
             }
-            router.clone().oneshot(request)
         });
         let mut stream = TimeoutStream::new(stream);
         // A client that does not read its answer is not written to for ever.
-        stream.set_write_timeout(Some(limits.idle_timeout));
+        stream.set_write_timeout(Some(patience));
         let stream = TokioIo::new(Box::pin(stream));
-        let connection = builder.serve_connection_with_upgrades(stream, service);
-        tokio::pin!(connection);
+        let max_head = limits.max_head.max(SMALLEST_HEAD);
+        if is_http2 {
+            let count = |limit: usize| u32::try_from(limit).unwrap_or(u32::MAX);
+            let served = http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .max_header_list_size(count(max_head))
+                .max_concurrent_streams(count(limits.max_in_flight.max(1)))
+                .initial_stream_window_size(STREAM_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW)
+                .keep_alive_interval(patience / 2)
+                .keep_alive_timeout(patience / 2)
+                .serve_connection(stream, service);
+            self.drive(
+                served,
+                http2::Connection::graceful_shutdown,
+                &state,
+                patience,
+            )
+            .await;
+        } else {
+            let served = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .max_buf_size(max_head)
+                .header_read_timeout(patience)
+                .serve_connection(stream, service)
+                .with_upgrades();
+            self.drive(
+                served,
+                http1::UpgradeableConnection::graceful_shutdown,
+                &state,
+                patience,
+            )
+            .await;
+        }
+    }
+
+    /// A client in the clear that has opened its connection ahead of its first request learns that the server is full, too.
+    async fn refuse_silent_client(&self, mut stream: TcpStream) {
+        let body = serde_json::to_string(&self.full()).unwrap_or_default();
+        let answer = format!(
+            "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+             connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        if stream.write_all(answer.as_bytes()).await.is_ok() && stream.shutdown().await.is_ok() {
+            // What the client has sent and nobody has read would take the answer away from it.
+            let mut rest = [0; 1024];
+            while stream.read(&mut rest).await.is_ok_and(|count| count > 0) {}
+        }
+    }
+
+    fn full(&self) -> forrst_protocol::Response {
+        let error = ErrorObject::new(ErrorCode::Unavailable, "Too many connections are open");
+        forrst_protocol::Response::failure(None, error).with_node(self.node())
+    }
+
+    /// Runs a connection until it ends, the client disconnects, its time is over, or the server ends.
+    async fn drive<C>(
+        &self,
+        served: C,
+        finish: fn(Pin<&mut C>),
+        state: &Connection,
+        patience: Duration,
+    ) where
+        C: Future<Output = hyper::Result<()>>,
+    {
+        let metrics = &self.core.metrics;
+        tokio::pin!(served);
         let result = tokio::select! {
-            result = connection.as_mut() => result,
-            () = draining.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+            result = served.as_mut() => result,
+            () = state.disconnected() => return,
+            why = state.overdue(patience) => {
+                metrics.refused(match why {
+                    Overdue::Idle => Refusal::Idle,
+                    Overdue::Unread => Refusal::Unread,
+                });
+                finish(served.as_mut());
+                timeout(LAST_ANSWERS, served).await.unwrap_or(Ok(()))
+            }
+            () = self.core.draining.cancelled() => {
+                finish(served.as_mut());
+                served.await
             }
         };
-        if let Err(error) = result {
-            match error.downcast_ref::<hyper::Error>() {
-                Some(error) if error.is_parse_too_large() => {
-                    self.core.metrics.refused(Refusal::Head);
-                }
-                Some(error) if error.is_timeout() => self.core.metrics.refused(Refusal::Idle),
-                _ => tracing::debug!(error, "a connection broke"),
-            }
+        match result {
+            Ok(()) => {}
+            Err(error) if error.is_parse_too_large() => metrics.refused(Refusal::Head),
+            Err(error) if error.is_timeout() => metrics.refused(Refusal::Idle),
+            Err(error) => tracing::debug!(%error, "a connection broke"),
         }
     }
 }
-
-/// Who is at the other end of a connection.
-struct Peer {
-    place: Place,
-    name: Option<PeerName>,
-    from: From,
-}
-
-/// The address that a connection came from.
-#[derive(Clone)]
-pub(super) struct From(pub(super) Arc<str>);
-
-/// Less than this, hyper does not take.
-const SMALLEST_HEAD: usize = 8 * 1024;
-
-/// One of the places for connections, taken until all clones are gone. A WebSocket outlives the HTTP connection it began as.
-#[derive(Clone)]
-pub(super) struct Place(
-    #[expect(dead_code, reason = "only held")] Arc<(OwnedSemaphorePermit, OpenConnection)>,
-);
 
 /// Looks at the first bytes without taking them.
 async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
@@ -241,29 +332,34 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// A server that is full says so, and does not let anybody wait for nothing. It is still well: an orchestrator that asks for
-/// its health must not restart it.
-async fn turn_away(mut stream: TcpStream) {
-    const PROBE: &[u8] = b"GET /health ";
-    const WELL: &[u8] =
-        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\
-        content-length: 20\r\n\r\n{\"status\":\"healthy\"}";
-    const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
-        retry-after: 1\r\nconnection: close\r\ncontent-length: 148\r\n\r\n\
-        {\"protocol\":{\"name\":\"forrst\",\"version\":\"0.1.0\"},\"id\":null,\"result\":null,\
-        \"errors\":[{\"code\":\"UNAVAILABLE\",\"message\":\"Too many connections are open\"}]}";
-    let mut first = [0; PROBE.len()];
-    let _ = timeout(Duration::from_millis(200), stream.peek(&mut first)).await;
-    let answer = if first == PROBE { WELL } else { FULL };
-    let say = async {
-        stream.write_all(answer).await?;
-        stream.shutdown().await?;
-        // What the client has sent and nobody has read would take the answer away from it.
-        let mut rest = [0; 1024];
-        while stream.read(&mut rest).await? > 0 {}
-        io::Result::Ok(())
+/// A server that is full is still well: an orchestrator that asks for its health must not restart it. All others hear that
+/// it is full, and that they may try again.
+async fn refuse_all_but_probes(
+    axum::extract::State(server): axum::extract::State<Server>,
+    request: Request,
+    next: axum::middleware::Next,
+) -> Response {
+    let is_probe = matches!(request.uri().path(), "/health" | "/ready");
+    let mut reply = if is_probe {
+        next.run(request).await
+    } else {
+        // A client that is still sending does not read, and would lose the answer with the connection.
+        let _ = timeout(FULL_PATIENCE / 2, drain(request.into_body())).await;
+        let mut reply = json(StatusCode::SERVICE_UNAVAILABLE, &server.full());
+        let headers = reply.headers_mut();
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        reply
     };
-    let _ = timeout(Duration::from_secs(1), say).await;
+    let close = HeaderValue::from_static("close");
+    reply.headers_mut().insert(CONNECTION, close);
+    reply
+}
+
+fn too_many_headers() -> Response {
+    let message = format!("A request may have at most {MAX_HEADERS} headers");
+    let error = ErrorObject::new(ErrorCode::InvalidRequest, message);
+    let response = forrst_protocol::Response::failure(None, error);
+    json(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &response)
 }
 
 /// Out of file descriptors, or a client that left in between: the next one may work.

@@ -4,12 +4,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use forrst_protocol::ErrorObject;
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::budget::{Pool, TakenBytes};
+use crate::Server;
+use crate::access::{Caller, Credential};
 use crate::limits::Refusal;
 use crate::metrics::Metrics;
 
@@ -27,6 +32,8 @@ pub(super) struct Rules<M> {
     /// The requests that may be under way at once, from the moment they begin until the client has taken the answer. A few more
     /// are read and wait; then nothing is read.
     pub(super) in_flight: InFlight,
+    /// Where the bytes of its requests are taken from.
+    pub(super) account: SessionAccount,
     /// How long a client may stay silent, or not read its answers.
     pub(super) idle_timeout: Duration,
     /// Sent when a client has been silent for half of that time, to see whether it is there. Without it, a client may be silent
@@ -71,6 +78,34 @@ impl InFlight {
     }
 }
 
+/// Where the requests of a session take their bytes from.
+pub(super) struct SessionAccount {
+    server: Server,
+    connection: Arc<Pool>,
+    credential: Credential,
+    from: Option<Arc<str>>,
+}
+
+impl SessionAccount {
+    pub(super) fn new(server: &Server, credential: Credential, from: Option<Arc<str>>) -> Self {
+        Self {
+            server: server.clone(),
+            connection: server.listeners.budgets.connection(),
+            credential,
+            from,
+        }
+    }
+
+    fn take(&self, bytes: usize) -> Result<TakenBytes, ErrorObject> {
+        let caller = self.server.core.access.caller(&self.credential).ok();
+        let caller = caller.as_ref().and_then(Caller::name);
+        let caller = caller.map(forrst_lock::Caller::as_str);
+        let caller = caller.or(self.from.as_deref()).unwrap_or_default();
+        let budgets = &self.server.listeners.budgets;
+        budgets.take(Some(&self.connection), caller, bytes)
+    }
+}
+
 /// Something that a client sent.
 pub(super) enum Incoming<R, M> {
     Request(R),
@@ -80,10 +115,29 @@ pub(super) enum Incoming<R, M> {
     Last(M),
 }
 
+/// A frame that was read and waits for its turn.
+struct Received<R> {
+    count: usize,
+    request: R,
+    bytes: Result<TakenBytes, ErrorObject>,
+}
+
+/// What is sent to a client.
+pub(super) trait Message: Clone + Send + 'static {
+    /// How many bytes it has.
+    fn length(&self) -> usize;
+}
+
+impl Message for Bytes {
+    fn length(&self) -> usize {
+        self.len()
+    }
+}
+
 /// Reads requests and writes answers until the client or the server ends.
 ///
-/// Each request runs in a task. When the client goes, the tasks are dropped: waiting calls leave their queues. `count` says how
-/// many requests a frame has.
+/// Each request runs in a task. When the client disconnects, the tasks are dropped: waiting calls leave their queues. `count` says
+/// how many requests a frame has; `answer` is given why a frame is refused, if it is.
 pub(super) async fn run<R, M, In, Out, F, Fut>(
     mut incoming: In,
     outgoing: Out,
@@ -91,10 +145,11 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
     count: impl Fn(&R) -> usize,
     answer: F,
 ) where
-    M: Clone + Send + 'static,
+    R: AsRef<[u8]>,
+    M: Message,
     In: Stream<Item = Incoming<R, M>> + Unpin,
     Out: Sink<M> + Unpin + Send + 'static,
-    F: Fn(R) -> Fut,
+    F: Fn(R, Option<ErrorObject>) -> Fut,
     Fut: Future<Output = Option<M>> + Send + 'static,
 {
     let in_flight = &rules.in_flight;
@@ -106,17 +161,32 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
     let mut has_asked = false;
     let last_word = loop {
         let mut awaited = None;
-        while let Some((count, request)) = backlog.pop_front() {
+        while let Some(next) = backlog.pop_front() {
+            let Received {
+                count,
+                request,
+                bytes,
+            } = next;
             let Some(place) = in_flight.try_take(count) else {
-                backlog.push_front((count, request));
                 awaited = Some(count);
+                backlog.push_front(Received {
+                    count,
+                    request,
+                    bytes,
+                });
                 break;
             };
-            let (answer, sender) = (answer(request), sender.clone());
+            let (bytes, refusal) = match bytes {
+                Ok(bytes) => (bytes, None),
+                Err(refusal) => (TakenBytes::default(), Some(refusal)),
+            };
+            let (answer, sender) = (answer(request, refusal), sender.clone());
             under_way.spawn(async move {
+                let mut bytes = bytes;
                 if let Some(answer) = answer.await {
+                    bytes.cover(answer.length());
                     // The writer is gone when the client is.
-                    let _ = sender.send((answer, Some(place))).await;
+                    let _ = sender.send((answer, Some((place, bytes)))).await;
                 }
             });
         }
@@ -134,7 +204,11 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
                         if awaited.is_some() {
                             rules.metrics.refused(Refusal::InFlight);
                         }
-                        backlog.push_back((count(&request), request));
+                        backlog.push_back(Received {
+                            count: count(&request),
+                            bytes: rules.account.take(request.as_ref().len()),
+                            request,
+                        });
                     }
                     Some(Incoming::Last(word)) => break Some(word),
                 }
@@ -153,8 +227,8 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
         }
     };
     let finish = async {
-        for (_, request) in backlog {
-            if let Some(answer) = answer(request).await {
+        for Received { request, bytes, .. } in backlog {
+            if let Some(answer) = answer(request, bytes.err()).await {
                 let _ = sender.send((answer, None)).await;
             }
         }
@@ -177,7 +251,7 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
 /// Whatever is ready together goes out in one write.
 async fn write<M, Out: Sink<M> + Unpin>(
     mut outgoing: Out,
-    mut answers: mpsc::Receiver<(M, Option<OwnedSemaphorePermit>)>,
+    mut answers: mpsc::Receiver<(M, Option<(OwnedSemaphorePermit, TakenBytes)>)>,
     patience: Duration,
 ) {
     let mut ready = Vec::new();

@@ -15,9 +15,12 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
-use super::serve::{Place, accept_error};
-use super::session::{self, InFlight, Incoming, Rules};
+use super::listeners::ConnectionPermit;
+use super::serve::accept_error;
+use super::session::{self, InFlight, Incoming, Rules, SessionAccount};
+use super::socket::Socket;
 use crate::Server;
+use crate::access::Credential;
 use crate::core::Origin;
 use crate::limits::Refusal;
 
@@ -62,8 +65,9 @@ impl Server {
                 match accepted {
                     Ok((stream, _)) if is_from_another_user(&stream, owner) => drop(stream),
                     Ok((stream, _)) => {
-                        let (connection, place) = (server.clone(), server.take_place());
-                        let serve = async move { run(stream, &connection, place).await };
+                        let permit = server.listeners.admit(None, &server.core.metrics);
+                        let connection = server.clone();
+                        let serve = async move { run(stream, &connection, permit).await };
                         server.core.tasks.spawn(serve);
                     }
                     Err(error) => accept_error(&error).await,
@@ -99,19 +103,22 @@ fn is_from_another_user(stream: &UnixStream, owner: u32) -> bool {
     !peer.is_ok_and(|peer| peer.uid() == owner || peer.uid() == 0)
 }
 
-async fn run(stream: UnixStream, server: &Server, place: Option<Place>) {
-    let (reader, writer) = stream.into_split();
+async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermit>) {
+    let socket = Socket::from(stream);
+    let (reader, writer) = (socket.clone(), socket.clone());
     let mut codec = LengthDelimitedCodec::new();
     codec.set_max_frame_length(u32::MAX as usize);
     let mut outgoing = FramedWrite::new(writer, codec);
-    if place.is_none() {
+    if permit.is_none() {
         let error = ErrorObject::new(ErrorCode::Unavailable, "Too many connections are open");
         let _ = timeout(LAST_WORD, outgoing.send(refusal(server, error))).await;
         return;
     }
     let limits = &server.core.limits;
+    let from: Arc<str> = "unix".into();
     let rules = Rules {
         in_flight: InFlight::new(limits.max_in_flight),
+        account: SessionAccount::new(server, Credential::Local, Some(from.clone())),
         idle_timeout: IDLE,
         keep_alive: None,
         goodbye: None,
@@ -128,15 +135,21 @@ async fn run(stream: UnixStream, server: &Server, place: Option<Place>) {
             Ok(frame) => Incoming::Request(frame),
             Err(_) => Incoming::Last(too_large(server)),
         });
-    let from: Arc<str> = "unix".into();
-    let answer = |frame: BytesMut| {
-        let (server, from) = (server.clone(), from.clone());
+    let answer = |frame: BytesMut, refusal| {
+        let server = server.clone();
+        let origin = Origin {
+            refusal,
+            ..Origin::local(Some(from.clone()))
+        };
         async move {
-            let response = server.core.answer(&frame, Origin::local(Some(from))).await;
+            let response = server.core.answer(&frame, origin).await;
             serde_json::to_vec(&response).map(Bytes::from).ok()
         }
     };
-    session::run(incoming, outgoing, rules, |_| 1, answer).await;
+    tokio::select! {
+        () = session::run(incoming, outgoing, rules, |_| 1, answer) => {}
+        () = socket.disconnected() => {}
+    }
 }
 
 fn is_broken_connection(frame: &io::Result<BytesMut>) -> bool {

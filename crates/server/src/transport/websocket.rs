@@ -8,33 +8,43 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::StreamExt;
 
+use super::connection::Connection;
 use super::rpc::{Rpc, Sender};
-use super::serve::Place;
-use super::session::{self, InFlight, Incoming, Rules};
+use super::session::{self, InFlight, Incoming, Rules, SessionAccount};
 use crate::Server;
 use crate::limits::Refusal;
+
+/// What each WebSocket reads at once, and keeps for that.
+const READ_BUFFER: usize = 8 * 1024;
 
 pub(super) fn accept(
     upgrade: WebSocketUpgrade,
     server: Server,
     rpc: Arc<Rpc>,
     sender: Sender,
-    place: Option<Place>,
+    connection: Option<Arc<Connection>>,
 ) -> Response {
     let max_body = server.core.limits.max_body;
     upgrade
+        .read_buffer_size(READ_BUFFER)
         .max_message_size(max_body)
         .max_frame_size(max_body)
         .on_upgrade(move |socket| {
             let token = server.core.tasks.token();
             async move {
-                run(socket, &server, &rpc, sender).await;
-                drop((token, place));
+                run(socket, &server, &rpc, sender, connection).await;
+                drop(token);
             }
         })
 }
 
-async fn run(socket: WebSocket, server: &Server, rpc: &Arc<Rpc>, sender: Sender) {
+async fn run(
+    socket: WebSocket,
+    server: &Server,
+    rpc: &Arc<Rpc>,
+    sender: Sender,
+    connection: Option<Arc<Connection>>,
+) {
     let limits = &server.core.limits;
     let goodbye = CloseFrame {
         code: close_code::AWAY,
@@ -42,6 +52,7 @@ async fn run(socket: WebSocket, server: &Server, rpc: &Arc<Rpc>, sender: Sender)
     };
     let rules = Rules {
         in_flight: InFlight::new(limits.max_in_flight),
+        account: SessionAccount::new(server, sender.credential.clone(), sender.from.clone()),
         idle_timeout: limits.idle_timeout,
         keep_alive: Some(Message::Ping(Bytes::new())),
         goodbye: Some(Message::Close(Some(goodbye))),
@@ -67,14 +78,34 @@ async fn run(socket: WebSocket, server: &Server, rpc: &Arc<Rpc>, sender: Sender)
             }
         });
     let count = |frame: &Bytes| Rpc::count(frame);
-    let answer = |frame: Bytes| {
-        let (rpc, sender) = (rpc.clone(), sender.clone());
+    let answer = |frame: Bytes, refusal| {
+        let (rpc, mut sender) = (rpc.clone(), sender.clone());
+        sender.refusal = refusal;
         async move {
             let answer = rpc.answer(&frame, sender).await?;
             Some(Message::Text(answer.into()))
         }
     };
-    session::run(incoming, outgoing, rules, count, answer).await;
+    let disconnected = async {
+        match &connection {
+            Some(connection) => connection.disconnected().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = session::run(incoming, outgoing, rules, count, answer) => {}
+        () = disconnected => {}
+    }
+}
+
+impl session::Message for Message {
+    fn length(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Binary(bytes) | Self::Ping(bytes) | Self::Pong(bytes) => bytes.len(),
+            Self::Close(_) => 0,
+        }
+    }
 }
 
 /// Any other error is a connection that broke.

@@ -3,9 +3,11 @@
 use forrst_server::Limits;
 use serde_json::json;
 
-use crate::host::Host;
+use crate::host::{Host, soon};
 use crate::http1::{Http1, post};
-use crate::wire::ask;
+use crate::http2::Http2;
+use crate::websocket_client::Socket;
+use crate::wire::{Ask, ask, expect};
 
 fn small() -> Limits {
     Limits {
@@ -101,4 +103,100 @@ async fn a_client_that_asks_first_hears_whether_to_send() {
     let mut client = Http1::connect(&host).await;
     client.send(head(1001)).await;
     assert_eq!(client.answer().await.status, 413);
+}
+
+/// Calls that wait for a lock, each with a large body.
+fn large_call(number: u32) -> Ask {
+    ask("test.gate")
+        .id(number.to_string())
+        .arguments(json!({"padding": "x".repeat(90_000)}))
+        .lock(json!({"key": "k", "scope": "global", "block": {"value": 4, "unit": "minute"}}))
+}
+
+fn frugal() -> Limits {
+    Limits {
+        max_body: 100_000,
+        max_bytes_per_connection: 400_000,
+        ..Limits::default()
+    }
+}
+
+const OVER_BUDGET: &str = "Too many bytes are under way on this connection";
+
+/// Three quarters of the connection's bytes are for large requests.
+const FIT: usize = 3;
+
+#[tokio::test]
+async fn large_requests_that_wait_do_not_fill_the_memory_over_http2() {
+    let host = Host::with(frugal()).await;
+    let client = Http2::connect(&host).await;
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..20 {
+        calls.spawn(client.ask(&large_call(number)));
+    }
+    for _ in FIT..20 {
+        let (status, _, body) = soon(calls.join_next()).await.unwrap().unwrap();
+        assert_eq!(status, 429);
+        let expected = json!({"errors": [{"code": "RATE_LIMITED", "message": OVER_BUDGET, "details": {"retry_after": {}}}]});
+        expect(&body, &expected);
+    }
+    // One holds the lock, the others wait for it; a small request still gets through.
+    host.until_waiting(FIT - 1).await;
+    assert_eq!(soon(client.ask(&ask("test.echo"))).await.0, 200);
+    for _ in 0..FIT {
+        host.seen.open_gate();
+        assert_eq!(soon(calls.join_next()).await.unwrap().unwrap().0, 200);
+    }
+    // What was taken has been given back.
+    host.seen.open_gate();
+    assert_eq!(soon(client.ask(&large_call(99))).await.0, 200);
+}
+
+#[tokio::test]
+async fn large_requests_that_wait_do_not_fill_the_memory_over_a_websocket() {
+    let host = Host::with(frugal()).await;
+    let mut socket = Socket::connect(&host).await;
+    for number in 0..20 {
+        socket.send(large_call(number).rpc(number)).await;
+    }
+    for _ in FIT..20 {
+        let answer = socket.answer().await;
+        let refused =
+            json!({"result": {"errors": [{"code": "RATE_LIMITED", "message": OVER_BUDGET}]}});
+        expect(&answer, &refused);
+        // The id is the request's own.
+        assert_eq!(answer["result"]["id"], answer["id"].to_string());
+    }
+    host.until_waiting(FIT - 1).await;
+    for _ in 0..FIT {
+        host.seen.open_gate();
+        expect(
+            &socket.answer().await,
+            &json!({"result": {"errors": "<absent>"}}),
+        );
+    }
+    host.seen.open_gate();
+    socket.send(large_call(99).rpc(99)).await;
+    expect(
+        &socket.answer().await,
+        &json!({"result": {"errors": "<absent>"}}),
+    );
+}
+
+/// A body without a length takes its bytes as it arrives, and is put together from its parts.
+#[tokio::test]
+async fn a_chunked_body_grows_beyond_a_small_request() {
+    let host = Host::with(frugal()).await;
+    let body = ask("test.echo")
+        .arguments(json!({"padding": "x".repeat(60_000)}))
+        .text();
+    let mut client = Http1::connect(&host).await;
+    let head = "POST /forrst HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    let (first, rest) = body.split_at(20_000);
+    let chunk = |part: &str| format!("{:x}\r\n{part}\r\n", part.len());
+    client
+        .send(format!("{head}{}{}0\r\n\r\n", chunk(first), chunk(rest)))
+        .await;
+    let answer = client.answer().await;
+    assert_eq!(answer.status, 200);
 }

@@ -56,15 +56,13 @@ async fn a_waiting_http_1_client() {
     expect_left(&host, holder).await;
 }
 
-/// Behind a request that was sent ahead, hyper does not look whether the client is there: its wait ends by itself, at the latest.
+/// Behind a request that was sent ahead, hyper does not read: the socket itself is asked.
 #[tokio::test]
-async fn a_waiting_http_1_client_who_has_sent_another_request_ahead() {
+async fn a_waiting_http_1_client_that_has_sent_another_request_ahead() {
     let host = Host::start().await;
     let holder = hold(&host).await;
     let mut client = Http1::connect(&host).await;
-    let waiting =
-        ask("test.gate").lock(json!({"key": "k", "scope": "global", "block": seconds(2)}));
-    let ahead = post("/forrst", &waiting.text()) + &post("/forrst", &ask("test.echo").text());
+    let ahead = post("/forrst", &waiting().text()) + &post("/forrst", &ask("test.echo").text());
     client.send(ahead).await;
     host.until_waiting(1).await;
     drop(client);
@@ -106,6 +104,39 @@ async fn a_waiting_websocket_client() {
     host.until_waiting(6).await;
     drop(rude);
     expect_left(&host, holder).await;
+}
+
+/// More than the server reads ahead: it has stopped reading, and sees the disconnect all the same.
+#[tokio::test]
+async fn a_websocket_client_with_a_full_read_ahead_leaves_all_its_queues() {
+    let host = Host::with(Limits {
+        max_in_flight: 20,
+        ..Limits::default()
+    })
+    .await;
+    let holder = hold(&host).await;
+    let mut client = Socket::connect(&host).await;
+    for number in 0..100 {
+        client.send(waiting().rpc(number)).await;
+    }
+    host.until_waiting(20).await;
+    drop(client);
+    expect_left(&host, holder).await;
+}
+
+#[tokio::test]
+async fn a_unix_client_with_a_full_read_ahead_leaves_all_its_queues() {
+    let host = Host::with(Limits {
+        max_in_flight: 20,
+        ..Limits::default()
+    });
+    let unix = UnixHost::start(host.await).await;
+    let holder = hold(&unix.host).await;
+    let mut client = Frames::connect(&unix.socket).await;
+    client.send(frame(&waiting().text()).repeat(100)).await;
+    unix.host.until_waiting(20).await;
+    drop(client);
+    expect_left(&unix.host, holder).await;
 }
 
 #[tokio::test]

@@ -101,6 +101,13 @@ impl Http1 {
         answer
     }
 
+    /// Whether anything more comes from the server.
+    pub(crate) async fn try_answer(&mut self) -> bool {
+        let mut line = String::new();
+        let read = soon(self.stream.read_line(&mut line)).await;
+        read.is_ok_and(|count| count > 0)
+    }
+
     async fn line(&mut self) -> String {
         let mut line = String::new();
         self.stream.read_line(&mut line).await.unwrap();

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use forrst_server::Limits;
 use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper::header::CONTENT_TYPE;
 use hyper::{HeaderMap, Request};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -22,8 +22,15 @@ pub(crate) struct Http2 {
 
 impl Http2 {
     pub(crate) async fn connect(host: &Host) -> Self {
+        Self::connect_with_window(host, 65_535).await
+    }
+
+    /// A client that takes only so much of an answer before it has read it.
+    pub(crate) async fn connect_with_window(host: &Host, window: u32) -> Self {
         let stream = soon(TcpStream::connect(host.address)).await.unwrap();
-        let shake = handshake(TokioExecutor::new(), TokioIo::new(stream));
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder.initial_stream_window_size(window);
+        let shake = builder.handshake(TokioIo::new(stream));
         let (sender, connection) = soon(shake).await.unwrap();
         let connection = tokio::spawn(async move {
             let _ = connection.await;
@@ -56,6 +63,47 @@ impl Http2 {
         request: &Ask,
     ) -> impl Future<Output = (u16, HeaderMap, Value)> + use<> {
         self.post("/forrst", request.text())
+    }
+
+    /// As [`ask`](Self::ask); `None` when the connection ends before the whole answer is there.
+    pub(crate) fn try_ask(&self, request: &Ask) -> impl Future<Output = Option<Bytes>> + use<> {
+        let request = Request::post("http://test/forrst")
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::from(request.text()))
+            .unwrap();
+        let mut sender = self.sender.clone();
+        async move {
+            let response = sender.send_request(request).await.ok()?;
+            Some(response.into_body().collect().await.ok()?.to_bytes())
+        }
+    }
+
+    pub(crate) fn get(
+        &self,
+        path: &str,
+        headers: Vec<(String, String)>,
+    ) -> impl Future<Output = u16> + use<> {
+        let mut request = Request::get(format!("http://test{path}"));
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let mut sender = self.sender.clone();
+        let request = request.body(Full::default()).unwrap();
+        async move {
+            sender
+                .send_request(request)
+                .await
+                .unwrap()
+                .status()
+                .as_u16()
+        }
+    }
+
+    /// Returns when the server has closed the connection.
+    pub(crate) async fn closed(&self) {
+        while !self.connection.is_finished() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
     }
 
     /// Closes the connection with all that is on it.

@@ -9,6 +9,7 @@ use tokio::time::sleep;
 
 use crate::host::{Host, impatient, soon};
 use crate::http1::{Http1, post};
+use crate::http2::Http2;
 use crate::wire::{ask, expect};
 use forrst_server::Limits;
 
@@ -204,4 +205,54 @@ async fn a_crowd_of_silent_clients_holds_nobody_up() {
         client.expect_alive().await;
     }
     drop(crowd);
+}
+
+/// Requests that anybody may make do not keep a connection open.
+#[tokio::test]
+async fn one_that_only_asks_for_the_health() {
+    let host = Host::with(impatient()).await;
+    let mut client = Http1::connect(&host).await;
+    let probe = "GET /health HTTP/1.1\r\nhost: test\r\n\r\n";
+    soon(async {
+        // The connection is closed in the middle of it.
+        while client.try_send(probe).await && client.try_answer().await {}
+    })
+    .await;
+    let mut other = Http1::connect(&host).await;
+    other.expect_alive().await;
+}
+
+/// A client of hyper's answers pings by itself.
+#[tokio::test]
+async fn one_that_only_answers_pings() {
+    let host = Host::with(impatient()).await;
+    let client = Http2::connect(&host).await;
+    soon(client.closed()).await;
+}
+
+#[tokio::test]
+async fn an_http2_client_in_the_middle_of_a_call_is_not_idle() {
+    let host = Host::with(impatient()).await;
+    let client = Http2::connect(&host).await;
+    let slow = ask("test.sleep").arguments(json!({"ms": 1000}));
+    assert_eq!(soon(client.ask(&slow)).await.0, 200);
+    soon(client.closed()).await;
+}
+
+#[tokio::test]
+async fn one_whose_window_stays_closed() {
+    let host = Host::with(impatient()).await;
+    let client = Http2::connect_with_window(&host, 0).await;
+    let answer = tokio::spawn(client.try_ask(&ask("test.echo")));
+    soon(client.closed()).await;
+    assert!(soon(answer).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_crowd_of_headers_is_refused_over_http2_too() {
+    let host = Host::start().await;
+    let client = Http2::connect(&host).await;
+    let headers = (0..101).map(|number| (format!("x-{number}"), "1".to_owned()));
+    assert_eq!(soon(client.get("/health", headers.collect())).await, 431);
+    assert_eq!(soon(client.get("/health", Vec::new())).await, 200);
 }

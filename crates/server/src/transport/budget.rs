@@ -1,0 +1,233 @@
+//! How many bytes of requests and answers the server keeps at once.
+//!
+//! A request takes its length from three pools before its body is read: that of its connection, that of its caller and that of
+//! the process. It gives them back when the client has taken the answer. The last quarter of each pool is for small requests, so
+//! that a release gets through whatever large calls are waiting.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use forrst_protocol::{ErrorCode, ErrorObject};
+use serde_json::json;
+
+use crate::extension::millis;
+use crate::limits::{Limits, Refusal};
+use crate::metrics::Metrics;
+
+/// Up to this, a request is small: it may use all of a pool, and does not count for its caller.
+const SMALL: usize = 16 * 1024;
+
+/// When a client that was refused may try again.
+const RETRY_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// The pools of a server.
+#[derive(Debug)]
+pub(crate) struct Budgets {
+    process: Arc<Pool>,
+    per_connection: usize,
+    per_caller: usize,
+    /// By the caller's name, or by its address where it has none. Pools that nothing is taken from are dropped.
+    callers: Mutex<HashMap<Arc<str>, Weak<Pool>>>,
+    metrics: Arc<Metrics>,
+}
+
+/// A number of bytes that can be taken and given back.
+#[derive(Debug)]
+pub(super) struct Pool {
+    size: usize,
+    taken: AtomicUsize,
+}
+
+/// Bytes that were taken, until they are dropped.
+#[derive(Debug, Default)]
+pub(super) struct TakenBytes {
+    pools: Vec<Arc<Pool>>,
+    bytes: usize,
+}
+
+impl Budgets {
+    pub(crate) fn new(limits: &Limits, metrics: Arc<Metrics>) -> Self {
+        // One request of the largest size must fit into the part that is for all.
+        let smallest = limits.max_body.saturating_mul(2);
+        Self {
+            process: Arc::new(Pool::new(limits.max_bytes.max(smallest))),
+            per_connection: limits.max_bytes_per_connection.max(smallest),
+            per_caller: limits.max_bytes_per_caller.max(smallest),
+            callers: Mutex::default(),
+            metrics,
+        }
+    }
+
+    pub(super) fn connection(&self) -> Arc<Pool> {
+        Arc::new(Pool::new(self.per_connection))
+    }
+
+    /// Takes the bytes of a request, for as long as it is under way.
+    ///
+    /// # Errors
+    ///
+    /// What to answer when a pool has too few left.
+    pub(super) fn take(
+        &self,
+        connection: Option<&Arc<Pool>>,
+        caller: &str,
+        bytes: usize,
+    ) -> Result<TakenBytes, ErrorObject> {
+        let mut taken = TakenBytes {
+            pools: Vec::with_capacity(3),
+            bytes,
+        };
+        let mut pools: Vec<(Arc<Pool>, ErrorCode, &str)> = Vec::with_capacity(3);
+        if let Some(connection) = connection {
+            let what = "Too many bytes are under way on this connection";
+            pools.push((connection.clone(), ErrorCode::RateLimited, what));
+        }
+        if bytes > SMALL {
+            let what = "Too many bytes of this caller are under way";
+            pools.push((self.caller(caller), ErrorCode::RateLimited, what));
+        }
+        let what = "Too many bytes are under way on this server";
+        pools.push((self.process.clone(), ErrorCode::Unavailable, what));
+        for (pool, code, what) in pools {
+            if !pool.take(bytes) {
+                self.metrics.refused(Refusal::Bytes);
+                let error = ErrorObject::new(code, what);
+                return Err(error.with_detail("retry_after", json!(millis(RETRY_AFTER))));
+            }
+            taken.pools.push(pool);
+        }
+        Ok(taken)
+    }
+
+    fn caller(&self, caller: &str) -> Arc<Pool> {
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = callers.get(caller).and_then(Weak::upgrade) {
+            return pool;
+        }
+        if callers.len() >= 64 {
+            callers.retain(|_, pool| pool.strong_count() > 0);
+        }
+        let pool = Arc::new(Pool::new(self.per_caller));
+        callers.insert(caller.into(), Arc::downgrade(&pool));
+        pool
+    }
+}
+
+impl Pool {
+    fn new(size: usize) -> Self {
+        Self {
+            size,
+            taken: AtomicUsize::new(0),
+        }
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let most = match bytes {
+            0..=SMALL => self.size,
+            _ => self.size - self.size / 4,
+        };
+        let take = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= most);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.taken.fetch_update(set, fetch, take).is_ok()
+    }
+}
+
+impl TakenBytes {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// The answer may be larger than the request was. It is there already, so it is not refused, but counts.
+    pub(super) fn cover(&mut self, bytes: usize) {
+        let more = bytes.saturating_sub(self.bytes);
+        for pool in &self.pools {
+            pool.taken.fetch_add(more, Ordering::Relaxed);
+        }
+        self.bytes += more;
+    }
+}
+
+impl Drop for TakenBytes {
+    fn drop(&mut self) {
+        for pool in &self.pools {
+            pool.taken.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1024 * 1024;
+
+    fn budgets() -> Budgets {
+        let limits = Limits {
+            max_body: MIB,
+            max_bytes: 16 * MIB,
+            max_bytes_per_caller: 8 * MIB,
+            max_bytes_per_connection: 4 * MIB,
+            ..Limits::default()
+        };
+        Budgets::new(&limits, Arc::new(Metrics::new()))
+    }
+
+    fn is_unused(pool: &Pool) -> bool {
+        pool.taken.load(Ordering::Relaxed) == 0
+    }
+
+    #[test]
+    fn each_pool_has_a_limit_and_gets_everything_back() {
+        let budgets = budgets();
+        let connections: Vec<_> = (0..6).map(|_| budgets.connection()).collect();
+        let mut taken = Vec::new();
+        for connection in &connections {
+            let before = taken.len();
+            while let Ok(bytes) = budgets.take(Some(connection), "a", MIB) {
+                taken.push(bytes);
+            }
+            assert!(taken.len() - before <= 3, "three quarters of a connection");
+        }
+        assert_eq!(taken.len(), 6, "three quarters of a caller");
+        while let Ok(bytes) = budgets.take(None, "b", MIB) {
+            taken.push(bytes);
+        }
+        assert_eq!(taken.len(), 12, "three quarters of the process");
+        // A small request still gets through.
+        taken.push(budgets.take(Some(&connections[0]), "a", 100).unwrap());
+        taken.clear();
+        assert!(is_unused(&budgets.process));
+        assert!(connections.iter().all(|connection| is_unused(connection)));
+    }
+
+    #[test]
+    fn a_refusal_takes_nothing() {
+        let budgets = budgets();
+        let connection = budgets.connection();
+        let _all = budgets.take(None, "a", 6 * MIB).unwrap();
+        let refused = budgets.take(Some(&connection), "a", MIB).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::RateLimited);
+        assert!(is_unused(&connection));
+    }
+
+    #[test]
+    fn an_answer_counts_without_being_refused() {
+        let budgets = budgets();
+        let mut bytes = budgets.take(None, "a", 100).unwrap();
+        bytes.cover(20 * MIB);
+        assert!(budgets.take(None, "b", 100).is_err());
+        drop(bytes);
+        assert!(is_unused(&budgets.process));
+    }
+
+    #[test]
+    fn callers_that_send_nothing_take_no_room() {
+        let budgets = budgets();
+        for number in 0..1000 {
+            budgets.take(None, &number.to_string(), MIB).unwrap();
+        }
+        assert!(budgets.callers.lock().unwrap().len() <= 64);
+    }
+}

@@ -1,0 +1,239 @@
+//! One connection as the listeners see it: who is at the other end, and whether it may stay.
+//!
+//! A connection has to earn its permit. Whatever else it does, it is closed when it has made no authorised request for the
+//! idle timeout, or leaves an answer unread for that long.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use hyper::body::{Body as _, Frame, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until};
+
+use super::budget::{Pool, TakenBytes};
+use super::listeners::ConnectionPermit;
+use super::session::InFlight;
+use super::socket::Socket;
+use crate::access::PeerName;
+
+/// How many requests without valid credentials one connection may have under way.
+const ANONYMOUS_REQUESTS: usize = 16;
+
+/// One connection, for as long as anything on it is under way. A WebSocket outlives the HTTP connection it began as.
+#[derive(Debug)]
+pub(super) struct Connection {
+    /// The address of the peer.
+    pub(super) from: Arc<str>,
+    /// The name in the peer's certificate.
+    pub(super) peer: Option<PeerName>,
+    pub(super) in_flight: InFlight,
+    pub(super) bytes: Arc<Pool>,
+    anonymous: Arc<Semaphore>,
+    /// `None` on a server that is full, which takes the connection only to say so.
+    #[expect(dead_code, reason = "only held")]
+    permit: Option<ConnectionPermit>,
+    socket: Socket,
+    usage: Mutex<Usage>,
+}
+
+#[derive(Debug)]
+struct Usage {
+    /// Authorised requests that are being answered.
+    authorised: usize,
+    /// When the last of them ended, or the connection was opened.
+    last: Instant,
+    /// Since when the client has read nothing of each answer that is on its way.
+    unread: HashMap<u64, Instant>,
+    next_answer: u64,
+}
+
+/// Why a connection has to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Overdue {
+    /// No authorised request for the idle timeout.
+    Idle,
+    /// An answer that the client does not read.
+    Unread,
+}
+
+impl Connection {
+    pub(super) fn new(
+        permit: Option<ConnectionPermit>,
+        socket: Socket,
+        from: Arc<str>,
+        peer: Option<PeerName>,
+        max_in_flight: usize,
+        bytes: Arc<Pool>,
+    ) -> Self {
+        Self {
+            from,
+            peer,
+            in_flight: InFlight::new(max_in_flight),
+            bytes,
+            anonymous: Arc::new(Semaphore::new(ANONYMOUS_REQUESTS)),
+            permit,
+            socket,
+            usage: Mutex::new(Usage {
+                authorised: 0,
+                last: Instant::now(),
+                unread: HashMap::new(),
+                next_answer: 0,
+            }),
+        }
+    }
+
+    /// Returns when the client has disconnected, even if nobody reads its last bytes.
+    pub(super) async fn disconnected(&self) {
+        self.socket.disconnected().await;
+    }
+
+    /// An authorised request is under way until the guard is dropped.
+    pub(super) fn authorised(self: &Arc<Self>) -> Authorised {
+        self.usage().authorised += 1;
+        Authorised(self.clone())
+    }
+
+    /// A permit for a request without valid credentials; `None` when there are too many of them.
+    pub(super) fn anonymous(&self) -> Option<OwnedSemaphorePermit> {
+        self.anonymous.clone().try_acquire_owned().ok()
+    }
+
+    /// Returns when the connection has used up its time.
+    pub(super) async fn overdue(&self, idle_timeout: Duration) -> Overdue {
+        loop {
+            let now = Instant::now();
+            let next = {
+                let usage = self.usage();
+                let unread = usage
+                    .unread
+                    .values()
+                    .next()
+                    .map(|since| *since + idle_timeout);
+                let idle = match usage.authorised {
+                    0 if usage.unread.is_empty() => Some(usage.last + idle_timeout),
+                    _ => None,
+                };
+                match (unread, idle) {
+                    (Some(at), _) if at <= now => return Overdue::Unread,
+                    (_, Some(at)) if at <= now => return Overdue::Idle,
+                    // What begins later is looked at no later than this.
+                    (unread, idle) => unread.or(idle).unwrap_or(now + idle_timeout),
+                }
+            };
+            sleep_until(next).await;
+        }
+    }
+
+    /// The answer counts as unread until its body has been taken, and the bytes of its request as taken.
+    pub(super) fn track(self: &Arc<Self>, body: Body, bytes: Option<KeptBytes>) -> Body {
+        if let (Some(bytes), Some(length)) = (&bytes, body.size_hint().exact()) {
+            bytes.cover(usize::try_from(length).unwrap_or(usize::MAX));
+        }
+        let mut usage = self.usage();
+        let answer = usage.next_answer;
+        usage.next_answer += 1;
+        usage.unread.insert(answer, Instant::now());
+        drop(usage);
+        Body::new(TrackedBody {
+            body,
+            rest: Bytes::new(),
+            connection: self.clone(),
+            answer,
+            _bytes: bytes,
+        })
+    }
+
+    fn usage(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An authorised request that is being answered.
+#[derive(Debug)]
+pub(super) struct Authorised(Arc<Connection>);
+
+impl Drop for Authorised {
+    fn drop(&mut self) {
+        let mut usage = self.0.usage();
+        usage.authorised -= 1;
+        usage.last = Instant::now();
+    }
+}
+
+/// How much of an answer is handed to the protocol at once, which keeps it until the client's window lets it pass.
+const HANDED_OVER: usize = 16 * 1024;
+
+/// The body of an answer, in small frames: it lives until the client has let all but the last one pass.
+struct TrackedBody {
+    body: Body,
+    rest: Bytes,
+    connection: Arc<Connection>,
+    answer: u64,
+    _bytes: Option<KeptBytes>,
+}
+
+/// The bytes of a request, in the extensions of its response.
+#[derive(Debug, Clone)]
+pub(super) struct KeptBytes(Arc<Mutex<TakenBytes>>);
+
+impl KeptBytes {
+    pub(super) fn new(bytes: TakenBytes) -> Self {
+        Self(Arc::new(Mutex::new(bytes)))
+    }
+
+    fn cover(&self, bytes: usize) {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.cover(bytes);
+    }
+}
+
+impl hyper::body::Body for TrackedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.rest.is_empty() {
+            let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+            match frame.map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) => self.rest = data,
+                Some(Ok(Err(other))) => return Poll::Ready(Some(Ok(other))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
+        }
+        let now = Instant::now();
+        self.connection.usage().unread.insert(self.answer, now);
+        let length = self.rest.len().min(HANDED_OVER);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (inner, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower() + rest);
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint
+    }
+}
+
+impl Drop for TrackedBody {
+    fn drop(&mut self) {
+        let mut usage = self.connection.usage();
+        usage.unread.remove(&self.answer);
+        usage.last = usage.last.max(Instant::now());
+    }
+}
