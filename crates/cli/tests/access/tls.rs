@@ -328,3 +328,50 @@ fn a_client_that_never_shakes_hands_is_hung_up_on() {
     assert!(rest.is_empty());
     assert!(ask(&address, &client(&authority.file, None), &[], &echo()).is_some());
 }
+
+/// After the handshake a client has to come to the point, too, whichever protocol it agreed on.
+#[test]
+fn a_client_that_is_silent_after_the_handshake_is_disconnected() {
+    let (serve, authority) = serve(&["--idle-timeout", "500ms", "--max-connections", "10"]);
+    let running = serve.start();
+    let address = address(&running);
+    let plain = client(&authority.file, None);
+    let mut http2 = (*plain).clone();
+    http2.alpn_protocols = vec![b"h2".to_vec()];
+    let http2 = Arc::new(http2);
+    let silent: Vec<_> = (0..10)
+        .map(|number| {
+            let mut stream = open(&address, if number % 2 == 0 { &plain } else { &http2 });
+            while stream.conn.is_handshaking() {
+                stream.conn.complete_io(&mut stream.sock).unwrap();
+            }
+            stream
+        })
+        .collect();
+    until("others are served", || {
+        ask(&address, &plain, &[], &echo()).is_some_and(|reply| reply.status == 200)
+    });
+    drop(silent);
+}
+
+#[test]
+fn a_full_server_says_so_behind_tls_and_is_still_healthy() {
+    let (serve, authority) = serve(&["--max-connections", "1"]);
+    let running = serve.start();
+    let address = address(&running);
+    let plain = client(&authority.file, None);
+    let mut first = open(&address, &plain);
+    let text = post_text("localhost", "/forrst", &[], &echo().to_string());
+    first
+        .write_all(text.replace("connection: close\r\n", "").as_bytes())
+        .unwrap();
+    first.read_exact(&mut [0; 12]).unwrap();
+    let refused = ask(&address, &plain, &[], &echo()).expect("an answer");
+    assert_eq!(refused.status, 503);
+    let mut probe = open(&address, &plain);
+    let text = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    probe.write_all(text.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    let _ = probe.read_to_end(&mut answer);
+    assert_eq!(Reply::read(&answer).status, 200);
+}

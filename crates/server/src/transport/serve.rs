@@ -40,6 +40,8 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Longer than any handshake takes that is meant well.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
+const FULL: &str = "Too many connections are open";
+
 /// How long a client of a full server has for its one request.
 const FULL_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -270,7 +272,7 @@ impl Server {
     }
 
     fn full(&self) -> forrst_protocol::Response {
-        let error = ErrorObject::new(ErrorCode::Unavailable, "Too many connections are open");
+        let error = ErrorObject::new(ErrorCode::Unavailable, FULL);
         forrst_protocol::Response::failure(None, error).with_node(self.node())
     }
 
@@ -332,24 +334,29 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// A server that is full is still well: an orchestrator that asks for its health must not restart it. All others hear that
-/// it is full, and that they may try again.
+/// A server that is full is still well: an orchestrator that asks for its health must not restart it. It is not ready for more,
+/// though, and says so to all others.
 async fn refuse_all_but_probes(
     axum::extract::State(server): axum::extract::State<Server>,
     request: Request,
     next: axum::middleware::Next,
 ) -> Response {
-    let is_probe = matches!(request.uri().path(), "/health" | "/ready");
-    let mut reply = if is_probe {
-        next.run(request).await
-    } else {
-        // A client that is still sending does not read, and would lose the answer with the connection.
-        let _ = timeout(FULL_PATIENCE / 2, drain(request.into_body())).await;
-        let mut reply = json(StatusCode::SERVICE_UNAVAILABLE, &server.full());
-        let headers = reply.headers_mut();
-        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
-        reply
+    let mut reply = match request.uri().path() {
+        "/health" => next.run(request).await,
+        "/ready" => {
+            let body = serde_json::json!({"status": "unhealthy", "message": FULL});
+            json(StatusCode::SERVICE_UNAVAILABLE, &body)
+        }
+        _ => {
+            // A client that is still sending does not read, and would lose the answer with the connection.
+            let _ = timeout(FULL_PATIENCE / 2, drain(request.into_body())).await;
+            json(StatusCode::SERVICE_UNAVAILABLE, &server.full())
+        }
     };
+    if reply.status() == StatusCode::SERVICE_UNAVAILABLE {
+        let soon = HeaderValue::from_static("1");
+        reply.headers_mut().insert(RETRY_AFTER, soon);
+    }
     let close = HeaderValue::from_static("close");
     reply.headers_mut().insert(CONNECTION, close);
     reply
