@@ -1,11 +1,14 @@
 //! SIGHUP: keys come and go while the server runs.
 
-use forrst_testkit::{request, until};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+
+use forrst_testkit::{Serve, request, until};
 use rustix::process::Signal;
 use serde_json::json;
 
 use crate::client::{Way, code, open, socket_ask};
-use crate::keys::{Guarded, make_key};
+use crate::keys::{FORRST, Guarded, make_key};
 
 fn echo(guarded: &Guarded, key: &str) -> bool {
     let request = request("demo.echo", json!({}));
@@ -86,4 +89,35 @@ fn a_server_does_not_start_with_a_broken_file() {
             "{errors}"
         );
     }
+}
+
+/// Every connection needs a file descriptor, and so does the file of the keys.
+#[test]
+fn keys_are_read_again_however_many_connections_are_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let limited = folder.path().join("limited");
+    std::fs::write(
+        &limited,
+        format!("#!/bin/sh\nulimit -n 300\nexec {FORRST} \"$@\"\n"),
+    )
+    .unwrap();
+    std::fs::set_permissions(&limited, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let own = &["--demo", "--store", "memory:", "--auth-file", "keys.toml"];
+    let serve = Serve::new(&limited, own);
+    let (_, block) = make_key("first", &["--role", "call"]);
+    let keys = serve.path("keys.toml");
+    std::fs::write(&keys, &block).unwrap();
+    let running = serve.start();
+    until("it says what it can do", || {
+        running.errors().contains("max_connections=150")
+    });
+    let crowd: Vec<_> = (0..400)
+        .filter_map(|_| TcpStream::connect(running.address()).ok())
+        .collect();
+    running.signal(Signal::HUP);
+    until("the keys are read again", || {
+        running.errors().contains("were read again")
+    });
+    assert!(!running.errors().contains("stay as they were"));
+    drop(crowd);
 }
