@@ -145,14 +145,20 @@ impl Locks {
         released.map(|IgnoredAny| ())
     }
 
-    /// Releases a lock, whoever's it is. Not repeated when its answer is lost: it could hit the next holder.
+    /// Ends the lease of any owner, and only that of `fence` where one is named.
+    ///
+    /// Not repeated when its answer is lost: without a fence it could hit the next holder.
     ///
     /// # Errors
     ///
-    /// [`Error::NotHeld`] when nobody holds it; [`Error::Forbidden`] for who may not do this.
-    pub async fn force_release(&self, full_key: &str) -> Result<(), Error> {
+    /// [`Error::NotHeld`] when the lock is free; [`Error::Mismatch`] when a lease with another fence holds it;
+    /// [`Error::Forbidden`] for a caller that may not do this.
+    pub async fn force_release(&self, full_key: &str, fence: Option<Fence>) -> Result<(), Error> {
         let mut tries = Tries::start(self.client.retry().clone(), Repeat::IfNotRun, None);
-        let arguments = json!({"key": full_key});
+        let mut arguments = json!({"key": full_key});
+        if let Some(fence) = fence {
+            arguments["fence"] = json!(fence);
+        }
         let released = self
             .client
             .ask_by(FORCE_RELEASE, &arguments, &mut tries)

@@ -12,7 +12,7 @@ use crate::alarm::{Alarm, AlarmClock};
 use crate::event::{EventKind, Events, KeyStyle, Observer, Reporter, Stats};
 use crate::expiry::{Expiry, until_next_look};
 use crate::pending::{Pending, WaitingPlace};
-use crate::state::{Acquire, Acquired, Claim, Extend, NotHeld, Release, Wait};
+use crate::state::{Acquire, Acquired, Claim, Extend, ForceRelease, NotHeld, Release, Wait};
 use crate::store::{
     Answer, ListError, ListRequest, LockStatus, LockStore, Page, StoreError, Waiting,
 };
@@ -296,11 +296,16 @@ impl LockService {
         Ok(self.core.outcome(answer))
     }
 
-    /// Ends the lease, whoever's it is; none if the lock was free.
-    pub async fn force_release(&self, name: &LockName) -> Result<Option<Lease>, StoreError> {
-        let answer = self.core.store.force_release(name).await;
+    /// Ends the lease, whichever owner has it; only that of the fence where one is named.
+    pub async fn force_release(
+        &self,
+        name: &LockName,
+        fence: Option<Fence>,
+    ) -> Result<Result<Lease, NotHeld>, StoreError> {
+        let command = ForceRelease { fence };
+        let answer = self.core.store.force_release(name, command).await;
         let answer = answer.inspect_err(|_| self.core.count(EventKind::ReleaseFailed, name))?;
-        if let Some(lease) = &answer.outcome {
+        if let Ok(lease) = &answer.outcome {
             self.core.report_ended(EventKind::Forced, lease, answer.now);
         }
         Ok(self.core.outcome(answer))

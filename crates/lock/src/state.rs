@@ -19,11 +19,14 @@ use std::time::Duration;
 use crate::store::Waiting;
 use crate::{Attempt, Caller, Fence, Lease, LockName, Owner, Ticket, Timestamp, Ttl};
 
-/// How long a key remembers the owner of the lease that was released last.
+/// How long a key remembers that a lease was released, and whose.
 ///
 /// Long enough for a caller whose answer was lost to ask again, and short, because every released key costs
 /// memory for as long.
 pub const TOMBSTONE_TTL: Duration = Duration::from_secs(30);
+
+/// How many releases a key remembers. Of more the oldest are forgotten sooner.
+pub const REMEMBERED_RELEASES: usize = 16;
 
 /// Everything there is to know about one key. `W` is what a store keeps to reach a waiter.
 #[derive(Debug)]
@@ -31,7 +34,8 @@ pub struct State<W> {
     name: LockName,
     holder: Option<Holder>,
     queue: VecDeque<Queued<W>>,
-    tombstone: Option<Tombstone>,
+    /// The newest last, at most [`REMEMBERED_RELEASES`]. Empty takes no room on the heap.
+    releases: Vec<Tombstone>,
 }
 
 /// Who holds a key.
@@ -54,7 +58,7 @@ struct Queued<W> {
     waiter: W,
 }
 
-/// The memory of the last release.
+/// The memory of one release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tombstone {
     /// Whose lease was released.
@@ -63,6 +67,11 @@ pub struct Tombstone {
     pub fence: Fence,
     /// Until when that is remembered.
     pub until: Timestamp,
+    /// Whether force-release took it away.
+    pub forced: bool,
+    /// Whether its owner has been granted no lease of this key since. A call without a fence means the owner's newest
+    /// lease, so it is answered by this release only if there is no newer one.
+    pub is_newest: bool,
 }
 
 /// What a waiter is told, once.
@@ -311,9 +320,12 @@ pub struct Release {
 pub enum NotHeld {
     /// Never held, or the lease has run out.
     NotFound,
-    /// This owner's lease was released a short while ago, and nobody holds the lock now.
-    AlreadyReleased,
-    /// Somebody else holds it, or the same owner by another fence.
+    /// This owner's lease was released a short while ago, and the owner holds no other. Another owner may hold the lock.
+    AlreadyReleased {
+        /// Whether force-release took it away.
+        forced: bool,
+    },
+    /// Another owner holds it, or the same owner by another fence.
     OwnedByAnother,
 }
 
@@ -322,7 +334,7 @@ impl<W> Command<W> for Release {
 
     fn apply(self, state: &mut State<W>, turn: &mut Turn<'_, W>) -> Self::Outcome {
         state.held_by(&self.owner, self.fence, turn.now)?;
-        state.end_lease(turn.now).ok_or(NotHeld::NotFound)
+        state.end_lease(turn.now, false).ok_or(NotHeld::NotFound)
     }
 }
 
@@ -347,16 +359,25 @@ impl<W> Command<W> for Extend {
     }
 }
 
-/// Ends the lease, whoever's it is.
-#[derive(Debug, Clone, Copy)]
-pub struct ForceRelease;
+/// Ends the lease, whichever owner has it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ForceRelease {
+    /// Only the lease of this fence; any when omitted.
+    pub fence: Option<Fence>,
+}
 
 impl<W> Command<W> for ForceRelease {
-    /// The lease that was ended; none when the lock was free.
-    type Outcome = Option<Lease>;
+    /// The lease that was ended. [`NotHeld::NotFound`] when the lock was free, [`NotHeld::OwnedByAnother`] when another
+    /// fence holds it.
+    type Outcome = Result<Lease, NotHeld>;
 
-    fn apply(self, state: &mut State<W>, turn: &mut Turn<'_, W>) -> Option<Lease> {
-        state.end_lease(turn.now)
+    fn apply(self, state: &mut State<W>, turn: &mut Turn<'_, W>) -> Self::Outcome {
+        match (&state.holder, self.fence) {
+            (Some(holder), Some(fence)) if holder.lease.fence != fence => {
+                Err(NotHeld::OwnedByAnother)
+            }
+            _ => state.end_lease(turn.now, true).ok_or(NotHeld::NotFound),
+        }
     }
 }
 
@@ -377,17 +398,17 @@ impl<W> State<W> {
             name,
             holder: None,
             queue: VecDeque::new(),
-            tombstone: None,
+            releases: Vec::new(),
         }
     }
 
     /// A key as a durable store finds it again, with nobody waiting.
-    pub fn restored(name: LockName, holder: Option<Holder>, tombstone: Option<Tombstone>) -> Self {
+    pub fn restored(name: LockName, holder: Option<Holder>, releases: Vec<Tombstone>) -> Self {
         Self {
             name,
             holder,
             queue: VecDeque::new(),
-            tombstone,
+            releases,
         }
     }
 
@@ -396,9 +417,9 @@ impl<W> State<W> {
         self.holder.as_ref()
     }
 
-    /// The last release, if it is remembered.
-    pub fn tombstone(&self) -> Option<&Tombstone> {
-        self.tombstone.as_ref()
+    /// The releases that are remembered, the newest last. Some may be past their time.
+    pub fn releases(&self) -> &[Tombstone] {
+        &self.releases
     }
 
     /// The lease as of the last step. It may have run out since: see [`Lease::is_live`].
@@ -421,19 +442,21 @@ impl<W> State<W> {
         })
     }
 
-    /// Forgets the last release before its time.
-    pub fn forget_release(&mut self) {
-        self.tombstone = None;
+    /// Forgets every release before its time.
+    pub fn forget_releases(&mut self) {
+        self.releases = Vec::new();
+    }
+
+    /// Forgets the releases whose time is over.
+    pub fn forget_old_releases(&mut self, now: Timestamp) {
+        self.releases.retain(|release| release.until > now);
     }
 
     /// Whether nothing would be lost by forgetting this key.
     pub fn is_vacant(&self, now: Timestamp) -> bool {
         self.holder.is_none()
             && self.queue.is_empty()
-            && self
-                .tombstone
-                .as_ref()
-                .is_none_or(|tombstone| tombstone.until <= now)
+            && self.releases.iter().all(|release| release.until <= now)
     }
 
     fn expire(&mut self, now: Timestamp) -> Option<Lease> {
@@ -462,9 +485,10 @@ impl<W> State<W> {
     }
 
     fn grant(&mut self, claim: Claim, fence: Fence, now: Timestamp) -> Lease {
-        // An owner whose new lease runs out must hear that, and not that an older one was released.
-        self.tombstone
-            .take_if(|tombstone| tombstone.owner == claim.owner);
+        // An owner whose new lease runs out must learn that, and not that an older one was released.
+        for release in &mut self.releases {
+            release.is_newest &= release.owner != claim.owner;
+        }
         let lease = Lease {
             name: self.name.clone(),
             owner: claim.owner,
@@ -487,28 +511,43 @@ impl<W> State<W> {
         fence: Option<Fence>,
         now: Timestamp,
     ) -> Result<&mut Lease, NotHeld> {
+        let why_not = self.not_held(owner, fence, now);
         match &mut self.holder {
             Some(holder) if holder.lease.belongs_to(owner, fence) => Ok(&mut holder.lease),
-            Some(_) => Err(NotHeld::OwnedByAnother),
-            None => match &self.tombstone {
-                Some(last)
-                    if last.until > now
-                        && last.owner == *owner
-                        && fence.is_none_or(|fence| fence == last.fence) =>
-                {
-                    Err(NotHeld::AlreadyReleased)
-                }
-                _ => Err(NotHeld::NotFound),
-            },
+            _ => Err(why_not),
         }
     }
 
-    fn end_lease(&mut self, now: Timestamp) -> Option<Lease> {
+    /// Why a lease that is not the holder's cannot be acted on.
+    fn not_held(&self, owner: &Owner, fence: Option<Fence>, now: Timestamp) -> NotHeld {
+        let holder = self.lease().map(|lease| &lease.owner);
+        if holder == Some(owner) {
+            return NotHeld::OwnedByAnother;
+        }
+        let is_meant = |release: &&Tombstone| {
+            release.until > now
+                && release.owner == *owner
+                && fence.map_or(release.is_newest, |fence| fence == release.fence)
+        };
+        match self.releases.iter().rfind(is_meant) {
+            Some(&Tombstone { forced, .. }) => NotHeld::AlreadyReleased { forced },
+            None if holder.is_some() => NotHeld::OwnedByAnother,
+            None => NotHeld::NotFound,
+        }
+    }
+
+    fn end_lease(&mut self, now: Timestamp, forced: bool) -> Option<Lease> {
         let Holder { lease, .. } = self.holder.take()?;
-        self.tombstone = Some(Tombstone {
+        self.forget_old_releases(now);
+        if self.releases.len() == REMEMBERED_RELEASES {
+            self.releases.remove(0);
+        }
+        self.releases.push(Tombstone {
             owner: lease.owner.clone(),
             fence: lease.fence,
             until: now + TOMBSTONE_TTL,
+            forced,
+            is_newest: true,
         });
         Some(lease)
     }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use async_trait::async_trait;
 
-use crate::state::{Acquire, Acquired, Extend, NotHeld, Release};
+use crate::state::{Acquire, Acquired, Extend, ForceRelease, NotHeld, Release};
 use crate::{Caller, Lease, LockName, Owner, Ticket, Timestamp, Waiter};
 
 /// A place where locks are kept: one atomic step per call.
@@ -74,8 +74,12 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
         command: Extend,
     ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError>;
 
-    /// Ends the lease, whoever's it is.
-    async fn force_release(&self, name: &LockName) -> Result<Answer<Option<Lease>>, StoreError>;
+    /// Ends the lease, whichever owner has it; only that of the fence where one is named.
+    async fn force_release(
+        &self,
+        name: &LockName,
+        command: ForceRelease,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError>;
 
     /// Ends the lease if it has run out, and hands the lock to the next waiter.
     async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError>;

@@ -36,6 +36,10 @@ enum Bug {
     AbandonForgetsTheLease,
     GoneWaiterKeepsTheLock,
     QueueWithoutLimit,
+    ReleasedOnlyWhileFree,
+    ForgetsThatItWasForced,
+    OnlyTheLastReleaseRemembered,
+    ForceReleaseIgnoresTheFence,
 }
 
 /// Bugs, and a case that must catch each.
@@ -78,6 +82,22 @@ const PLANTED: &[(Bug, &str)] = &[
         "a_waiter_that_is_gone_is_passed_by",
     ),
     (Bug::QueueWithoutLimit, "a_full_queue_refuses"),
+    (
+        Bug::ReleasedOnlyWhileFree,
+        "a_released_owner_learns_so_whoever_holds_the_lock_now",
+    ),
+    (
+        Bug::ForgetsThatItWasForced,
+        "a_forced_release_says_so_to_the_old_holder",
+    ),
+    (
+        Bug::OnlyTheLastReleaseRemembered,
+        "the_last_sixteen_releases_are_remembered",
+    ),
+    (
+        Bug::ForceReleaseIgnoresTheFence,
+        "force_release_of_a_fence_spares_the_successor",
+    ),
 ];
 
 /// In the model test nobody vanishes without giving up.
@@ -224,12 +244,38 @@ impl BuggyStore {
             }
         }
         if self.bug == Bug::NoTombstone {
-            state.forget_release();
+            state.forget_releases();
+        }
+        if self.bug == Bug::OnlyTheLastReleaseRemembered
+            && state.waiters() == 0
+            && let [.., last] = state.releases()
+        {
+            let last = vec![last.clone()];
+            *state = State::restored(name.clone(), state.holder().cloned(), last);
         }
         Answer {
             outcome: done.outcome,
             now,
             expired: done.expired,
+        }
+    }
+
+    /// What a store says that remembers releases wrongly.
+    fn misremembered(
+        &self,
+        name: &LockName,
+        outcome: Result<Lease, NotHeld>,
+    ) -> Result<Lease, NotHeld> {
+        match (self.bug, outcome) {
+            (Bug::ReleasedOnlyWhileFree, Err(NotHeld::AlreadyReleased { .. }))
+                if self.lease(name).is_some() =>
+            {
+                Err(NotHeld::OwnedByAnother)
+            }
+            (Bug::ForgetsThatItWasForced, Err(NotHeld::AlreadyReleased { .. })) => {
+                Err(NotHeld::AlreadyReleased { forced: false })
+            }
+            (_, outcome) => outcome,
         }
     }
 
@@ -315,10 +361,12 @@ impl LockStore for BuggyStore {
             Err(NotHeld::NotFound)
                 if self.bug == Bug::TombstoneKeptTooLong && inner.released.contains(&who) =>
             {
-                answer.outcome = Err(NotHeld::AlreadyReleased);
+                answer.outcome = Err(NotHeld::AlreadyReleased { forced: false });
             }
             Err(_) => {}
         }
+        drop(inner);
+        answer.outcome = self.misremembered(name, answer.outcome);
         Ok(answer)
     }
 
@@ -340,11 +388,20 @@ impl LockStore for BuggyStore {
                 return Ok(self.run_at(name, command, before));
             }
         }
-        Ok(self.run(name, command))
+        let mut answer = self.run(name, command);
+        answer.outcome = self.misremembered(name, answer.outcome);
+        Ok(answer)
     }
 
-    async fn force_release(&self, name: &LockName) -> Result<Answer<Option<Lease>>, StoreError> {
-        Ok(self.run(name, ForceRelease))
+    async fn force_release(
+        &self,
+        name: &LockName,
+        mut command: ForceRelease,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
+        if self.bug == Bug::ForceReleaseIgnoresTheFence {
+            command.fence = None;
+        }
+        Ok(self.run(name, command))
     }
 
     async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {
@@ -424,7 +481,7 @@ fn held(lease: Lease, ticket: Ticket) -> State<Waiter> {
         attempt: None,
         ticket: Some(ticket),
     };
-    State::restored(holder.lease.name.clone(), Some(holder), None)
+    State::restored(holder.lease.name.clone(), Some(holder), Vec::new())
 }
 
 fn status(state: &State<Waiter>, now: Timestamp) -> Option<LockStatus> {

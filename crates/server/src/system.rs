@@ -151,7 +151,7 @@ fn errors_of(function: &str) -> Vec<(ErrorCode, String)> {
             (LockNotFound, "The lock is not held, or it has expired"),
             (
                 LockAlreadyReleased,
-                "This owner has released it before, and nobody holds it",
+                "This owner's lease was released before; `details.forced` says whether by force-release",
             ),
             (
                 LockOwnershipMismatch,
@@ -162,6 +162,10 @@ fn errors_of(function: &str) -> Vec<(ErrorCode, String)> {
         "force-release" => &[
             (Forbidden, "The caller is no admin"),
             (LockNotFound, "The lock is not held"),
+            (
+                LockOwnershipMismatch,
+                "A lease with another fence than the named one holds it",
+            ),
             (Unavailable, "The lock store is unavailable"),
         ],
         "acquire" => &[
@@ -230,16 +234,24 @@ fn not_held(why: NotHeld, key: &LockName) -> ErrorObject {
             ErrorCode::LockNotFound,
             "The lock is not held, or it has expired",
         ),
-        NotHeld::AlreadyReleased => (
+        NotHeld::AlreadyReleased { forced: false } => (
             ErrorCode::LockAlreadyReleased,
             "The lock was already released",
+        ),
+        NotHeld::AlreadyReleased { forced: true } => (
+            ErrorCode::LockAlreadyReleased,
+            "The lock was released by force",
         ),
         NotHeld::OwnedByAnother => (
             ErrorCode::LockOwnershipMismatch,
             "Lock is owned by a different process",
         ),
     };
-    ErrorObject::new(code, message).with_detail("key", key.as_str())
+    let error = ErrorObject::new(code, message).with_detail("key", key.as_str());
+    match why {
+        NotHeld::AlreadyReleased { forced: true } => error.with_detail("forced", true),
+        _ => error,
+    }
 }
 
 /// A held lock as `status` and `list` show it.

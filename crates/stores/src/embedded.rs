@@ -164,9 +164,13 @@ impl LockStore for EmbeddedStore {
         self.submit(move |desk| desk.run(&name, command)).await
     }
 
-    async fn force_release(&self, name: &LockName) -> Result<Answer<Option<Lease>>, StoreError> {
+    async fn force_release(
+        &self,
+        name: &LockName,
+        command: ForceRelease,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
         let name = name.clone();
-        self.submit(move |desk| desk.run(&name, ForceRelease)).await
+        self.submit(move |desk| desk.run(&name, command)).await
     }
 
     async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {

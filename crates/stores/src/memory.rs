@@ -19,8 +19,8 @@ use crate::table::Table;
 
 /// The state machine of [`forrst_lock::state`] itself, many keys to a shard. Nothing outlives the process.
 ///
-/// A released key is remembered for [`TOMBSTONE_TTL`](forrst_lock::state::TOMBSTONE_TTL). Of more than
-/// 131 072 such keys the oldest are forgotten sooner, so that memory is bounded by what is held.
+/// A release is remembered for [`TOMBSTONE_TTL`](forrst_lock::state::TOMBSTONE_TTL). Of more than
+/// 131 072 releases the oldest are forgotten sooner, so that memory is bounded by what is held.
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[Mutex<Table>]>,
@@ -154,8 +154,12 @@ impl LockStore for MemoryStore {
         Ok(self.run(name, command))
     }
 
-    async fn force_release(&self, name: &LockName) -> Result<Answer<Option<Lease>>, StoreError> {
-        Ok(self.run(name, ForceRelease))
+    async fn force_release(
+        &self,
+        name: &LockName,
+        command: ForceRelease,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
+        Ok(self.run(name, command))
     }
 
     async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {
@@ -218,7 +222,7 @@ impl LockStore for MemoryStore {
             {
                 expired.extend(self.run_in(&mut table, &name, Settle, now).expired);
             }
-            table.tend_graves(now);
+            table.collect_tombstones(now);
         }
         Ok(expired)
     }

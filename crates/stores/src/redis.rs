@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forrst_lock::state::{Acquire, Acquired, Extend, NotHeld, Release, Wake};
+use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, NotHeld, Release, Wake};
 use forrst_lock::{
     Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, Page,
     Settled, StoreError, Ticket, Timestamp, Waiter, Waiting,
@@ -361,12 +361,18 @@ impl LockStore for RedisStore {
         Ok(answer(reply.outcome.held(name)?, reply))
     }
 
-    async fn force_release(&self, name: &LockName) -> Result<Answer<Option<Lease>>, StoreError> {
+    async fn force_release(
+        &self,
+        name: &LockName,
+        command: ForceRelease,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
+        let fence = command.fence.map(|fence| fence.number().to_string());
+        let arguments = vec![fence.unwrap_or_default().into()];
         let mut reply = self
             .link
-            .step(|all| &all.force_release, name, None, Vec::new())
+            .step(|all| &all.force_release, name, None, arguments)
             .await?;
-        Ok(answer(reply.outcome.held(name)?.ok(), reply))
+        Ok(answer(reply.outcome.held(name)?, reply))
     }
 
     async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {

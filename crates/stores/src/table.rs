@@ -2,20 +2,22 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use forrst_lock::state::{Command, MintFence, State, Step, step};
+use forrst_lock::state::{Command, MintFence, State, Step, Tombstone, step};
 use forrst_lock::{Fence, Lease, LockName, LockStatus, Settled, Timestamp, Waiter, Waiting};
 
 /// The keys of a store, or of one shard of it.
 ///
-/// A key that is free is remembered as long as its last release is. Of more than `max_remembered` such keys the oldest
-/// are forgotten sooner, so that memory is bounded by what is held.
+/// A key that is free is remembered as long as its last release is. Of more than `max_remembered` releases those of the
+/// oldest keys are forgotten sooner, so that memory is bounded by what is held.
 #[derive(Debug)]
 pub(crate) struct Table {
     slots: HashMap<LockName, Slot>,
     /// When which lease ends: what is due stands first.
     expiries: BTreeMap<(Timestamp, Fence), LockName>,
-    /// Keys whose last release is remembered, and until when it was when they were put here.
-    graves: VecDeque<(Timestamp, LockName)>,
+    /// Keys whose releases are remembered, and until when the last one was when they were put here.
+    tombstones: VecDeque<(Timestamp, LockName)>,
+    /// How many releases are remembered, over all keys.
+    remembered: usize,
     max_remembered: usize,
     /// What is not as it was written down; only kept for a store that writes things down.
     changes: Option<Changes>,
@@ -33,8 +35,8 @@ pub(crate) struct Changes {
 #[derive(Debug)]
 struct Slot {
     state: State<Waiter>,
-    /// Stands in [`Table::graves`], at most once.
-    is_buried: bool,
+    /// Is in [`Table::tombstones`], at most once.
+    has_tombstones: bool,
 }
 
 impl Table {
@@ -42,7 +44,8 @@ impl Table {
         Self {
             slots: HashMap::new(),
             expiries: BTreeMap::new(),
-            graves: VecDeque::new(),
+            tombstones: VecDeque::new(),
+            remembered: 0,
             max_remembered,
             changes: None,
         }
@@ -73,12 +76,17 @@ impl Table {
         if let Some(lease) = state.lease() {
             self.expiries.insert(due(lease), name.clone());
         }
-        let until = state.tombstone().map(|tombstone| tombstone.until);
+        let until = last_release(&state).map(|release| release.until);
         if let Some(until) = until {
-            self.graves.push_back((until, name.clone()));
+            self.tombstones.push_back((until, name.clone()));
         }
-        let is_buried = until.is_some();
-        self.slots.insert(name, Slot { state, is_buried });
+        self.remembered += state.releases().len();
+        let has_tombstones = until.is_some();
+        let slot = Slot {
+            state,
+            has_tombstones,
+        };
+        self.slots.insert(name, slot);
     }
 
     /// One step on one key. Those who were woken have not been told yet.
@@ -91,20 +99,23 @@ impl Table {
     ) -> Step<Waiter, C::Outcome> {
         let slot = self.slots.entry(name.clone()).or_insert_with(|| Slot {
             state: State::new(name.clone()),
-            is_buried: false,
+            has_tombstones: false,
         });
         let due_before = slot.state.lease().map(due);
         let ticket_before = slot.state.holder().map(|holder| holder.ticket);
-        let released_before = slot.state.tombstone().map(|tombstone| tombstone.fence);
+        let released_before = last_release(&slot.state).map(|release| release.fence);
+        let remembered_before = slot.state.releases().len();
         let done = step(&mut slot.state, command, now, mint);
         let due_after = slot.state.lease().map(due);
-        let tombstone = slot.state.tombstone();
+        let released = last_release(&slot.state);
+        self.remembered += slot.state.releases().len();
+        self.remembered -= remembered_before;
         let has_moved = due_before != due_after;
         if has_moved {
             due_before.and_then(|due| self.expiries.remove(&due));
             due_after.and_then(|due| self.expiries.insert(due, name.clone()));
         }
-        let has_released = released_before != tombstone.map(|tombstone| tombstone.fence);
+        let has_released = released_before != released.map(|release| release.fence);
         let has_changed =
             has_moved || has_released || ticket_before != slot.state.holder().map(|h| h.ticket);
         if let Some(changes) = &mut self.changes
@@ -118,37 +129,44 @@ impl Table {
             };
             kind.push(name.clone());
         }
-        match tombstone.map(|tombstone| tombstone.until) {
-            Some(until) if !slot.is_buried => {
-                slot.is_buried = true;
-                self.graves.push_back((until, name.clone()));
+        match released.map(|release| release.until) {
+            Some(until) if !slot.has_tombstones => {
+                slot.has_tombstones = true;
+                self.tombstones.push_back((until, name.clone()));
             }
-            None if !slot.is_buried && slot.state.is_vacant(now) => {
+            None if !slot.has_tombstones && slot.state.is_vacant(now) => {
                 self.slots.remove(name);
             }
             _ => {}
         }
-        self.tend_graves(now);
+        self.collect_tombstones(now);
         done
     }
 
-    /// Forgets the releases whose time is over, and the oldest of too many. A few a step are enough: a step adds one.
-    pub(crate) fn tend_graves(&mut self, now: Timestamp) {
+    /// Forgets the releases whose time is over, and the oldest of too many. A few keys a step are enough: a step adds one
+    /// release.
+    pub(crate) fn collect_tombstones(&mut self, now: Timestamp) {
         for _ in 0..4 {
-            let is_full = self.graves.len() > self.max_remembered;
+            let is_full = self.remembered > self.max_remembered;
             let is_due = |(until, _): &mut (Timestamp, LockName)| is_full || *until <= now;
-            let Some((_, name)) = self.graves.pop_front_if(is_due) else {
+            let Some((_, name)) = self.tombstones.pop_front_if(is_due) else {
                 return;
             };
             let Some(slot) = self.slots.get_mut(&name) else {
                 continue;
             };
-            match slot.state.tombstone().map(|tombstone| tombstone.until) {
+            let remembered_before = slot.state.releases().len();
+            if is_full {
+                slot.state.forget_releases();
+            } else {
+                slot.state.forget_old_releases(now);
+            }
+            self.remembered -= remembered_before - slot.state.releases().len();
+            match last_release(&slot.state).map(|release| release.until) {
                 // Released once more since: its time is still to come.
-                Some(until) if until > now && !is_full => self.graves.push_back((until, name)),
-                _ => {
-                    slot.state.forget_release();
-                    slot.is_buried = false;
+                Some(until) => self.tombstones.push_back((until, name)),
+                None => {
+                    slot.has_tombstones = false;
                     if slot.state.is_vacant(now) {
                         self.slots.remove(&name);
                     }
@@ -220,6 +238,10 @@ impl Table {
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
+}
+
+fn last_release(state: &State<Waiter>) -> Option<&Tombstone> {
+    state.releases().last()
 }
 
 /// What a lease is listed under among the expiries.

@@ -298,14 +298,14 @@ async fn renewal_notices_that_the_lock_was_taken_away() {
     let service = service();
     let mut guard = take(&service, "a", 30).await;
     guard.renew(ttl(30));
-    service.force_release(&name()).await.unwrap();
+    service.force_release(&name(), None).await.unwrap().unwrap();
     let successor = take(&service, "b", 300).await;
     let start = Instant::now();
     guard.loss().lost().await;
     assert!(start.elapsed() <= seconds(11), "with the next renewal");
     assert!(matches!(
         guard.release().await,
-        ReleaseOutcome::Lost(NotHeld::OwnedByAnother)
+        ReleaseOutcome::Lost(NotHeld::AlreadyReleased { forced: true })
     ));
     assert_eq!(holder(&service).await.as_deref(), Some("b"));
     successor.release().await;
@@ -383,7 +383,7 @@ async fn everything_that_happens_is_counted_and_told() {
     sleep(seconds(2)).await;
     held.release().await;
     let kept = granted(waiter).await.keep();
-    service.force_release(&name()).await.unwrap();
+    service.force_release(&name(), None).await.unwrap().unwrap();
     take(&service, "c", 1).await.keep();
     sleep(seconds(3)).await;
     let expired = service.release(&name(), kept.owner, None).await.unwrap();

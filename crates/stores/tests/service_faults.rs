@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forrst_lock::state::{Acquire, Acquired, Extend, Release};
+use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, Release};
 use forrst_lock::{
     AcquireOutcome, AcquireRequest, Answer, Capabilities, Config, EventKind, Lease, LeaseGuard,
     ListError, ListRequest, LockError, LockKey, LockName, LockService, LockStatus, LockStore,
@@ -93,8 +93,12 @@ impl LockStore for BadConnection {
         self.answer(self.store.extend(name, command).await?)
     }
 
-    async fn force_release(&self, name: &LockName) -> Result<Answer<Option<Lease>>, StoreError> {
-        self.store.force_release(name).await
+    async fn force_release(
+        &self,
+        name: &LockName,
+        command: ForceRelease,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
+        self.store.force_release(name, command).await
     }
 
     async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {

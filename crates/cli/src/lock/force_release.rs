@@ -3,6 +3,7 @@
 use std::io::{BufRead, IsTerminal};
 
 use clap::Args;
+use forrst_client::Fence;
 use serde_json::json;
 
 use super::name::LockName;
@@ -11,10 +12,11 @@ use crate::connection::Connection;
 use crate::error::CommandError;
 use crate::output::{complain, plain, print, print_json};
 
-/// Release a lock, whoever holds it.
+/// Release a lock that another client holds.
 ///
 /// The holder is not asked, and may still be at work: only what checks fences
-/// is safe from it. So this asks first, unless --yes is given.
+/// is safe from it. So this asks first, unless --yes is given, and then releases
+/// only the lease that it asked about.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
@@ -22,6 +24,7 @@ use crate::output::{complain, plain, print, print_json};
 Examples:
   forrst lock force-release export:orders
   forrst lock force-release lock:payments.charge:user:123 --yes
+  forrst lock force-release export:orders --fence 000000000000042 --yes
 
 {}
 Exit code 1 also when the question was not answered with yes.", crate::exit::HELP)
@@ -29,6 +32,10 @@ Exit code 1 also when the question was not answered with yes.", crate::exit::HEL
 pub(crate) struct ForceReleaseArguments {
     #[command(flatten)]
     name: LockName,
+
+    /// Only the lease with this fence, and none that was granted after it
+    #[arg(long, value_name = "FENCE")]
+    fence: Option<Fence>,
 
     /// Do not ask
     #[arg(long, short)]
@@ -49,7 +56,8 @@ pub(super) async fn run(arguments: ForceReleaseArguments) -> Result<(), CommandE
         return Err(CommandError::usage(message).hint("--yes releases it without asking"));
     }
     let client = arguments.connection.client()?;
-    let wanted = json!({"key": full_key});
+    let mut wanted = json!({"key": full_key});
+    let mut fence = arguments.fence.map(|fence| json!(fence));
     if !arguments.yes {
         let answer = arguments
             .connection
@@ -59,6 +67,11 @@ pub(super) async fn run(arguments: ForceReleaseArguments) -> Result<(), CommandE
         if !confirmed(&full_key, holder.as_ref()) {
             return Err(CommandError::local("nothing was released"));
         }
+        // Yes is said to the lease that was shown, not to one that was granted meanwhile.
+        fence = fence.or_else(|| holder.map(|held| json!(held.fence)));
+    }
+    if let Some(fence) = fence {
+        wanted["fence"] = fence;
     }
     let forced = super::function("force-release");
     let answer = arguments.connection.tell(&client, &forced, &wanted).await?;

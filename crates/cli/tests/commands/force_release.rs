@@ -67,6 +67,41 @@ fn on_a_terminal_it_asks() {
 }
 
 #[test]
+fn a_fence_names_the_lease_that_is_released() {
+    let server = held();
+    let with = |fence: &str| {
+        [&FORCE[..], &["--yes", "--fence", fence]]
+            .concat()
+            .join(" ")
+    };
+    let run = |fence: &str, code| {
+        let arguments = with(fence);
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        Forrst::new(&server, &arguments).run().check(code)
+    };
+    let status: Value = Forrst::new(&server, &["lock", "status", "k", "--json"]).json();
+    run("000000000000999", 1).complains(&["LOCK_OWNERSHIP_MISMATCH"]);
+    assert!(is_held(&server));
+    run(status["fence"].as_str().unwrap(), 0);
+    assert!(!is_held(&server));
+}
+
+#[test]
+fn a_lease_that_was_granted_while_the_question_was_open_is_spared() {
+    let server = held();
+    let mut asking = AtTerminal::start(&FORCE, &server.url());
+    asking.until_shown("[y/N]");
+    let release = ["lock", "release", "k", "--owner", "me"];
+    Forrst::new(&server, &release).run().check(0);
+    let acquire = ["lock", "acquire", "k", "--ttl", "1h", "--owner", "next"];
+    Forrst::new(&server, &acquire).run().check(0);
+    asking.types("y\n");
+    assert_eq!(asking.wait(), Some(1), "{}", asking.screen());
+    asking.until_shown("LOCK_OWNERSHIP_MISMATCH");
+    assert!(is_held(&server));
+}
+
+#[test]
 fn errors_are_red_on_a_terminal_unless_colours_are_not_wanted() {
     let server = held();
     let mut refused = AtTerminal::start(&["lock", "acquire", "k"], &server.url());

@@ -117,7 +117,11 @@ async fn a_lease_that_the_server_gives_to_nobody_any_more_is_lost_at_once() {
     for client in host.clients() {
         let ttl = ms(6_000);
         let lease = acquired(client.lock("k").ttl(ttl)).await;
-        host.http().locks().force_release("lock:k").await.unwrap();
+        host.http()
+            .locks()
+            .force_release("lock:k", None)
+            .await
+            .unwrap();
         let start = Instant::now();
         let loss = soon(lease.lost()).await;
         assert!(matches!(loss, Loss::Refused(_)), "{loss}");
@@ -136,7 +140,7 @@ async fn a_lease_of_somebody_else_is_left_alone() {
     let host = Host::start().await;
     let client = host.http();
     let lease = acquired(client.lock("k").ttl(ms(60_000))).await;
-    client.locks().force_release("lock:k").await.unwrap();
+    client.locks().force_release("lock:k", None).await.unwrap();
     let next = soon(client.lock("k").hold()).await.unwrap();
     let error = soon(lease.release()).await.unwrap_err();
     assert!(matches!(error, Error::Lost(Loss::Refused(_))), "{error}");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    answer, claim, extend_as, fresh_name, granted, long, pass, release, short, take, wait,
+    claim, extend_as, force_release, fresh_name, granted, long, pass, release, short, take, wait,
 };
 use crate::Fence;
 use crate::store::LockStore;
@@ -47,7 +47,7 @@ pub async fn fences_grow_across_force_release(store: Arc<dyn LockStore>) {
     let mut fences = Vec::new();
     for _ in 0..5 {
         fences.push(take(&*store, &name, "a", long()).await.fence);
-        answer(store.force_release(&name).await).unwrap();
+        force_release(&*store, &name, None).await.unwrap();
     }
     assert_grow(&fences);
 }

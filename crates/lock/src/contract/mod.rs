@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::state::{Acquire, Acquired, Claim, Extend, Release, Wait, Wake};
+use crate::state::{Acquire, Acquired, Claim, Extend, ForceRelease, Release, Wait, Wake};
 use crate::store::{Answer, LockStore};
 use crate::{Fence, Lease, LockKey, LockName, NotHeld, Owner, Ticket, Ttl, Waiter};
 
@@ -86,10 +86,14 @@ cases! {
         a_refused_contender_changes_nothing
         held_is_held_also_for_its_own_owner
         a_second_release_says_so
-        a_released_owner_is_told_so_while_nobody_holds
+        a_released_owner_learns_so_whoever_holds_the_lock_now
+        a_forced_release_says_so_to_the_old_holder
+        a_named_release_is_remembered_past_a_newer_lease
+        the_last_sixteen_releases_are_remembered
         a_release_is_forgotten_after_a_while
         an_expired_owner_is_not_told_that_it_released
         force_release_needs_no_owner
+        force_release_of_a_fence_spares_the_successor
         a_late_release_leaves_the_successor_alone
         a_repeated_attempt_gets_the_same_lease
         a_lease_whose_attempt_was_repeated_is_not_given_up;
@@ -259,6 +263,14 @@ async fn extend_as(
 ) -> Result<Lease, NotHeld> {
     let owner = owner(owner_name);
     answer(store.extend(name, Extend { owner, fence, ttl }).await)
+}
+
+async fn force_release(
+    store: &dyn LockStore,
+    name: &LockName,
+    fence: Option<Fence>,
+) -> Result<Lease, NotHeld> {
+    answer(store.force_release(name, ForceRelease { fence }).await)
 }
 
 async fn held_by(store: &dyn LockStore, name: &LockName) -> Option<Lease> {

@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{WAKE_UP_TIME, fresh_name, owner, pass_exactly};
 use crate::state::{
-    Abandon, Acquire, Acquired, Claim, Command, Extend, ForceRelease, Release, Settle, State, Wait,
-    Wake, Woken, step,
+    Abandon, Acquire, Acquired, Claim, Command, Extend, ForceRelease, Release, Settle, State,
+    TOMBSTONE_TTL, Wait, Wake, Woken, step,
 };
 use crate::store::{Answer, LockStore};
 use crate::{Attempt, Fence, Lease, LockName, NotHeld, StoreError, Ticket, Timestamp, Ttl, Waiter};
@@ -64,15 +64,23 @@ enum Action {
         fence: Option<usize>,
         ttl: u8,
     },
-    ForceRelease,
+    ForceRelease {
+        fence: Option<usize>,
+    },
     Settle,
     Inspect,
     Pass {
-        units: u8,
+        units: u32,
     },
 }
 
-fn actions() -> impl Strategy<Value = Vec<Action>> {
+fn actions(pace: Pace) -> impl Strategy<Value = Vec<Action>> {
+    // Until all releases are forgotten, where that takes no time.
+    let long = if pace.is_paused {
+        u32::try_from(TOMBSTONE_TTL.as_millis() / pace.unit.as_millis()).unwrap_or(1)
+    } else {
+        1
+    };
     let owner = 0..3_u8;
     let fence = || proptest::option::weighted(0.4, 0..8_usize);
     let acquire = (
@@ -86,10 +94,11 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         2 => (0..8_usize).prop_map(|call| Action::Abandon { call }),
         4 => (owner.clone(), fence()).prop_map(|(owner, fence)| Action::Release { owner, fence }),
         3 => (owner, fence(), 1..6_u8).prop_map(|(owner, fence, ttl)| Action::Extend { owner, fence, ttl }),
-        1 => Just(Action::ForceRelease),
+        2 => fence().prop_map(|fence| Action::ForceRelease { fence }),
         2 => Just(Action::Settle),
         2 => Just(Action::Inspect),
-        4 => (1..4_u8).prop_map(|units| Action::Pass { units }),
+        4 => (1..4_u32).prop_map(|units| Action::Pass { units }),
+        1 => Just(Action::Pass { units: long }),
     ];
     vec(action, 1..30)
 }
@@ -105,7 +114,7 @@ pub fn behaves_like_the_model<K>(open: impl AsyncFn() -> (Arc<dyn LockStore>, K)
         failure_persistence: None,
         ..Config::default()
     };
-    let result = TestRunner::new(config).run(&actions(), |history| {
+    let result = TestRunner::new(config).run(&actions(pace), |history| {
         runtime.block_on(async {
             let mut pair = Pair::new(store.clone(), pace);
             for (index, action) in history.iter().enumerate() {
@@ -166,7 +175,7 @@ impl Pair {
         let (name, store) = (self.name.clone(), self.store.clone());
         match action {
             Action::Pass { units } => {
-                let time = self.pace.unit * u32::from(*units);
+                let time = self.pace.unit * *units;
                 pass_exactly(time).await;
                 self.now = self.now + time;
                 self.passed += time;
@@ -258,11 +267,11 @@ impl Pair {
                 self.same_result(expected, actual)?;
                 self.all_told(woken).await
             }
-            Action::ForceRelease => {
-                let (expected, woken) = self.model(ForceRelease);
-                let actual = outcome(store.force_release(&name).await);
-                let not_found = NotHeld::NotFound;
-                self.same_result(expected.ok_or(not_found), actual.ok_or(not_found))?;
+            Action::ForceRelease { fence } => {
+                let (model_fence, fence) = self.fence(*fence).unzip();
+                let (expected, woken) = self.model(ForceRelease { fence: model_fence });
+                let actual = outcome(store.force_release(&name, ForceRelease { fence }).await);
+                self.same_result(expected, actual)?;
                 self.all_told(woken).await
             }
             Action::Settle => {

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use super::{
-    acquire, answer, claim, extend_as, fresh_name, held_by, long, pass, pass_exactly, release,
-    release_as, short, take, ttl,
+    acquire, claim, extend_as, force_release, fresh_name, held_by, long, pass, pass_exactly,
+    release, release_as, short, take, ttl,
 };
-use crate::state::{Acquired, TOMBSTONE_TTL};
+use crate::state::{Acquired, REMEMBERED_RELEASES, TOMBSTONE_TTL};
 use crate::store::LockStore;
 use crate::{Attempt, Fence, NotHeld};
+
+/// Given back by its owner, and not taken away.
+const RELEASED: NotHeld = NotHeld::AlreadyReleased { forced: false };
 
 pub async fn only_the_owner_releases(store: Arc<dyn LockStore>) {
     let name = fresh_name("release");
@@ -89,17 +92,11 @@ pub async fn a_second_release_says_so(store: Arc<dyn LockStore>) {
     let name = fresh_name("twice");
     let lease = take(&*store, &name, "a", long()).await;
     release(&*store, &lease).await.unwrap();
-    assert_eq!(
-        release(&*store, &lease).await,
-        Err(NotHeld::AlreadyReleased)
-    );
-    assert_eq!(
-        release_as(&*store, &name, "a", None).await,
-        Err(NotHeld::AlreadyReleased)
-    );
+    assert_eq!(release(&*store, &lease).await, Err(RELEASED));
+    assert_eq!(release_as(&*store, &name, "a", None).await, Err(RELEASED));
     assert_eq!(
         extend_as(&*store, &name, "a", None, long()).await,
-        Err(NotHeld::AlreadyReleased)
+        Err(RELEASED)
     );
     assert_eq!(
         release_as(&*store, &name, "b", None).await,
@@ -108,17 +105,74 @@ pub async fn a_second_release_says_so(store: Arc<dyn LockStore>) {
     assert_eq!(held_by(&*store, &name).await, None);
 }
 
-pub async fn a_released_owner_is_told_so_while_nobody_holds(store: Arc<dyn LockStore>) {
+pub async fn a_released_owner_learns_so_whoever_holds_the_lock_now(store: Arc<dyn LockStore>) {
     let name = fresh_name("tombstone");
     let first = take(&*store, &name, "a", long()).await;
     release(&*store, &first).await.unwrap();
-    take(&*store, &name, "b", short()).await;
+    let second = take(&*store, &name, "b", short()).await;
+    for fence in [None, Some(first.fence)] {
+        let again = release_as(&*store, &name, "a", fence).await;
+        assert_eq!(again, Err(RELEASED), "{fence:?}");
+        let again = extend_as(&*store, &name, "a", fence, long()).await;
+        assert_eq!(again, Err(RELEASED), "{fence:?}");
+    }
+    assert_eq!(
+        release_as(&*store, &name, "c", None).await,
+        Err(NotHeld::OwnedByAnother)
+    );
+    assert_eq!(
+        release_as(&*store, &name, "a", Some(second.fence)).await,
+        Err(NotHeld::OwnedByAnother)
+    );
+    assert_eq!(held_by(&*store, &name).await, Some(second));
+    pass(short()).await;
+    assert_eq!(release(&*store, &first).await, Err(RELEASED));
+}
+
+pub async fn a_forced_release_says_so_to_the_old_holder(store: Arc<dyn LockStore>) {
+    let name = fresh_name("forced");
+    let forced = Err(NotHeld::AlreadyReleased { forced: true });
+    let first = take(&*store, &name, "a", long()).await;
+    force_release(&*store, &name, None).await.unwrap();
+    assert_eq!(release(&*store, &first).await, forced);
+    let second = take(&*store, &name, "b", long()).await;
+    for fence in [None, Some(first.fence)] {
+        assert_eq!(release_as(&*store, &name, "a", fence).await, forced);
+        let extended = extend_as(&*store, &name, "a", fence, long()).await;
+        assert_eq!(extended, forced);
+    }
+    release(&*store, &second).await.unwrap();
+    assert_eq!(release(&*store, &second).await, Err(RELEASED));
+    assert_eq!(release(&*store, &first).await, forced);
+}
+
+pub async fn a_named_release_is_remembered_past_a_newer_lease(store: Arc<dyn LockStore>) {
+    let name = fresh_name("newest");
+    let first = take(&*store, &name, "a", long()).await;
+    release(&*store, &first).await.unwrap();
+    take(&*store, &name, "a", short()).await;
+    // The owner holds another lease, which a call that names the old one must not pass for ended.
     assert_eq!(release(&*store, &first).await, Err(NotHeld::OwnedByAnother));
     pass(short()).await;
+    assert_eq!(release(&*store, &first).await, Err(RELEASED));
     assert_eq!(
-        release(&*store, &first).await,
-        Err(NotHeld::AlreadyReleased)
+        release_as(&*store, &name, "a", None).await,
+        Err(NotHeld::NotFound)
     );
+}
+
+pub async fn the_last_sixteen_releases_are_remembered(store: Arc<dyn LockStore>) {
+    let name = fresh_name("sixteen");
+    let mut leases = Vec::new();
+    for number in 0..=REMEMBERED_RELEASES {
+        let lease = take(&*store, &name, &format!("owner {number}"), long()).await;
+        release(&*store, &lease).await.unwrap();
+        leases.push(lease);
+    }
+    assert_eq!(release(&*store, &leases[0]).await, Err(NotHeld::NotFound));
+    for lease in &leases[1..] {
+        assert_eq!(release(&*store, lease).await, Err(RELEASED));
+    }
 }
 
 pub async fn a_release_is_forgotten_after_a_while(store: Arc<dyn LockStore>) {
@@ -143,18 +197,29 @@ pub async fn an_expired_owner_is_not_told_that_it_released(store: Arc<dyn LockSt
 
 pub async fn force_release_needs_no_owner(store: Arc<dyn LockStore>) {
     let name = fresh_name("force");
-    assert_eq!(answer(store.force_release(&name).await), None);
+    let not_found = Err(NotHeld::NotFound);
+    assert_eq!(force_release(&*store, &name, None).await, not_found);
     let lease = take(&*store, &name, "a", long()).await;
-    assert_eq!(
-        answer(store.force_release(&name).await),
-        Some(lease.clone())
-    );
+    assert_eq!(force_release(&*store, &name, None).await, Ok(lease.clone()));
     assert_eq!(held_by(&*store, &name).await, None);
-    assert_eq!(answer(store.force_release(&name).await), None);
+    assert_eq!(force_release(&*store, &name, None).await, not_found);
+}
+
+pub async fn force_release_of_a_fence_spares_the_successor(store: Arc<dyn LockStore>) {
+    let name = fresh_name("force one");
+    let first = take(&*store, &name, "a", long()).await;
+    let forced = force_release(&*store, &name, Some(first.fence)).await;
+    assert_eq!(forced, Ok(first.clone()));
     assert_eq!(
-        release(&*store, &lease).await,
-        Err(NotHeld::AlreadyReleased)
+        force_release(&*store, &name, Some(first.fence)).await,
+        Err(NotHeld::NotFound)
     );
+    let successor = take(&*store, &name, "b", long()).await;
+    assert_eq!(
+        force_release(&*store, &name, Some(first.fence)).await,
+        Err(NotHeld::OwnedByAnother)
+    );
+    assert_eq!(held_by(&*store, &name).await, Some(successor));
 }
 
 pub async fn a_late_release_leaves_the_successor_alone(store: Arc<dyn LockStore>) {

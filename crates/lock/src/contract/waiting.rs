@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    acquire, answer, claim, extend_as, fresh_name, granted, heard, held_by, long, pass, release,
-    release_as, short, still_waits, take, ttl, wait, wait_at_most,
+    acquire, answer, claim, extend_as, force_release, fresh_name, granted, heard, held_by, long,
+    pass, release, release_as, short, still_waits, take, ttl, wait, wait_at_most,
 };
 use crate::state::{Acquired, Claim, NotHeld, Wake};
 use crate::store::LockStore;
@@ -45,7 +45,7 @@ pub async fn force_release_hands_over(store: Arc<dyn LockStore>) {
     let name = fresh_name("force");
     take(&*store, &name, "a", long()).await;
     let wake = wait(&*store, &name, claim("b", long())).await;
-    answer(store.force_release(&name).await).unwrap();
+    force_release(&*store, &name, None).await.unwrap();
     assert_eq!(granted(wake).await.owner.as_str(), "b");
 }
 
@@ -75,7 +75,7 @@ pub async fn what_comes_for_an_expired_lease_leaves_the_next_alone(store: Arc<dy
         let found = match act {
             "release" => release_as(&*store, &name, "b", None).await,
             "extend" => extend_as(&*store, &name, "b", None, short()).await,
-            _ => answer(store.force_release(&name).await).ok_or(NotHeld::NotFound),
+            _ => force_release(&*store, &name, None).await,
         };
         assert_eq!(found, Err(NotHeld::NotFound), "{act}");
         let lease = granted(wake).await;

@@ -171,32 +171,46 @@ fn release_answers_by_who_holds_and_who_held() {
     assert_eq!(bench.release("b").0, Err(OwnedByAnother));
     assert_eq!(bench.release_fence("a", Some(7)).0, Err(OwnedByAnother));
     assert!(bench.release_fence("a", Some(1)).0.is_ok());
-    assert_eq!(bench.release("a").0, Err(AlreadyReleased));
-    assert_eq!(bench.release_fence("a", Some(1)).0, Err(AlreadyReleased));
+    assert_eq!(bench.release("a").0, Err(AlreadyReleased { forced: false }));
+    assert_eq!(
+        bench.release_fence("a", Some(1)).0,
+        Err(AlreadyReleased { forced: false })
+    );
     assert_eq!(bench.release_fence("a", Some(7)).0, Err(NotFound));
     assert_eq!(bench.release("b").0, Err(NotFound));
     bench.acquire("b");
-    assert_eq!(bench.release("a").0, Err(OwnedByAnother));
+    assert_eq!(
+        bench.release("a").0,
+        Err(AlreadyReleased { forced: false }),
+        "b holds it, and a's was released before"
+    );
+    assert_eq!(bench.release("c").0, Err(OwnedByAnother));
     bench.now += 100;
     assert_eq!(
         bench.release("a").0,
-        Err(AlreadyReleased),
+        Err(AlreadyReleased { forced: false }),
         "b's lease ran out, and a's was released before"
     );
     assert_eq!(bench.release("b").0, Err(NotFound), "b's lease ran out");
 }
 
 #[test]
-fn only_the_last_release_is_remembered_and_only_for_a_while() {
+fn releases_are_remembered_for_a_while() {
     let mut bench = Bench::new();
     for owner in ["a", "b"] {
         bench.acquire(owner);
         bench.release(owner).0.unwrap();
     }
-    assert_eq!(bench.release("a").0, Err(NotHeld::NotFound));
+    assert_eq!(
+        bench.release("a").0,
+        Err(NotHeld::AlreadyReleased { forced: false })
+    );
     let remembered = u64::try_from(TOMBSTONE_TTL.as_millis()).unwrap();
     bench.now += remembered - 1;
-    assert_eq!(bench.release("b").0, Err(NotHeld::AlreadyReleased));
+    assert_eq!(
+        bench.release("b").0,
+        Err(NotHeld::AlreadyReleased { forced: false })
+    );
     assert!(!bench.state.is_vacant(at(bench.now)));
     bench.now += 1;
     assert_eq!(bench.release("b").0, Err(NotHeld::NotFound));
@@ -240,23 +254,45 @@ fn extend_replaces_the_expiry_and_revives_nothing() {
     assert_eq!(bench.holder(), None);
     bench.acquire("a");
     bench.release("a").0.unwrap();
-    assert_eq!(bench.extend("a", 50), Err(NotHeld::AlreadyReleased));
+    assert_eq!(
+        bench.extend("a", 50),
+        Err(NotHeld::AlreadyReleased { forced: false })
+    );
 }
 
 #[test]
-fn force_release_ends_anyones_lease_and_its_owner_hears_of_it() {
+fn force_release_ends_any_lease_and_its_owner_learns_so() {
     let mut bench = Bench::new();
-    assert_eq!(bench.step(ForceRelease).0, None);
+    assert_eq!(
+        bench.step(ForceRelease::default()).0,
+        Err(NotHeld::NotFound)
+    );
     bench.acquire("a");
     bench.wait("b", None);
-    let (forced, told) = bench.step(ForceRelease);
+    let (forced, told) = bench.step(ForceRelease::default());
     assert_eq!(forced.unwrap().owner.as_str(), "a");
     assert_eq!(granted(&told), ["b"]);
     bench.release("b").0.unwrap();
-    assert_eq!(bench.release("b").0, Err(NotHeld::AlreadyReleased));
+    assert_eq!(
+        bench.release("b").0,
+        Err(NotHeld::AlreadyReleased { forced: false })
+    );
     bench.acquire("c");
-    bench.step(ForceRelease);
-    assert_eq!(bench.release("c").0, Err(NotHeld::AlreadyReleased));
+    bench.step(ForceRelease::default()).0.unwrap();
+    assert_eq!(
+        bench.release("c").0,
+        Err(NotHeld::AlreadyReleased { forced: true })
+    );
+    bench.acquire("d");
+    assert_eq!(
+        bench.release("c").0,
+        Err(NotHeld::AlreadyReleased { forced: true })
+    );
+    let other = ForceRelease {
+        fence: Fence::new(1),
+    };
+    assert_eq!(bench.step(other).0, Err(NotHeld::OwnedByAnother));
+    assert_eq!(bench.holder().map(|(owner, _)| owner), Some("d"));
 }
 
 #[test]
@@ -447,7 +483,7 @@ fn the_properties_hold_in_every_short_history() {
                     let _ = bench.extend("a", 100);
                     Vec::new()
                 }
-                6 => bench.step(ForceRelease).1,
+                6 => bench.step(ForceRelease::default()).1,
                 7 => {
                     bench.now += 60;
                     bench.step(Settle).1

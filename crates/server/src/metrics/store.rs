@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use forrst_lock::state::{Acquire, Acquired, Extend, Release};
+use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, Release};
 use forrst_lock::{
     Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, NotHeld,
     Page, Settled, StoreError, Ticket, Waiter, Waiting,
@@ -90,8 +90,12 @@ impl LockStore for Metered {
             .await
     }
 
-    async fn force_release(&self, name: &LockName) -> Result<Answer<Option<Lease>>, StoreError> {
-        self.measure("force_release", self.store.force_release(name))
+    async fn force_release(
+        &self,
+        name: &LockName,
+        command: ForceRelease,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
+        self.measure("force_release", self.store.force_release(name, command))
             .await
     }
 

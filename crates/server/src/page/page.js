@@ -226,11 +226,18 @@ async function confirmRelease(key) {
   byId("confirm-next").textContent = lock.waiters ? "The next in the queue gets it." : "";
   if ((await open(byId("confirm"))) !== "release") return;
   try {
-    const [answer] = await ask([[`${LOCK}force-release`, { key }]]);
+    // By its fence: a lease that was granted while the question was open is not the one that was shown.
+    const [answer] = await ask([[`${LOCK}force-release`, { key, fence: lock.fence }]]);
     if (answer instanceof Refused) throw answer;
     say(`Released ${key}`);
     await refresh();
   } catch (error) {
+    if (error.code === "LOCK_OWNERSHIP_MISMATCH" || error.code === "LOCK_NOT_FOUND") {
+      const since = error.code === "LOCK_NOT_FOUND" ? "it is free" : "another lease holds it";
+      say(`Not released: the lease of ${key} that was shown has ended, and ${since} now.`);
+      await refresh().catch(fail);
+      return;
+    }
     const wantsKey = error.code === "UNAUTHORIZED" || error.code === "FORBIDDEN";
     say(`Not released: ${error.message}${wantsKey ? " Set an admin's API key." : ""}`);
   }

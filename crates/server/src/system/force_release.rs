@@ -1,7 +1,7 @@
-//! `force-release`: an operator frees a lock, whoever's it is.
+//! `force-release`: an operator ends the lease of any owner.
 
-use forrst_lock::{Lease, LockName, NotHeld};
-use forrst_protocol::{ErrorObject, RawObject};
+use forrst_lock::{Fence, Lease, LockName, NotHeld};
+use forrst_protocol::{ErrorCode, ErrorObject, RawObject};
 use serde_json::json;
 
 use super::{Prepared, act, arguments_of, audit, check_lock, not_held, store_failed};
@@ -11,11 +11,12 @@ use crate::fields::parsed;
 pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
     let mut fields = arguments_of(arguments);
     let key = fields.required("key", parsed(LockName::parse));
+    let fence = fields.optional("fence", parsed(str::parse::<Fence>));
     let key = fields.finish_with(key)?;
     Ok(act(async move |context| {
         context.note_lock(&key);
         check_lock(&context, &key)?;
-        let lease = force_release(&context, &key).await;
+        let lease = force_release(&context, &key, fence).await;
         audit(&context, "force-release", &key, lease.as_ref());
         let lease = lease?;
         tracing::info!(fence = %lease.fence, caller = context.caller_name(), "a lock was released by force");
@@ -23,10 +24,21 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
     }))
 }
 
-async fn force_release(context: &Context, key: &LockName) -> Result<Lease, ErrorObject> {
-    let forced = context.server.locks.force_release(key).await;
-    let lease = forced.map_err(|error| store_failed(&error))?;
-    let lease = lease.ok_or_else(|| not_held(NotHeld::NotFound, key))?;
+async fn force_release(
+    context: &Context,
+    key: &LockName,
+    fence: Option<Fence>,
+) -> Result<Lease, ErrorObject> {
+    let forced = context.server.locks.force_release(key, fence).await;
+    let forced = forced.map_err(|error| store_failed(&error))?;
+    let lease = forced.map_err(|why| match why {
+        NotHeld::OwnedByAnother => ErrorObject::new(
+            ErrorCode::LockOwnershipMismatch,
+            "The lock is held by a lease with another fence",
+        )
+        .with_detail("key", key.as_str()),
+        why => not_held(why, key),
+    })?;
     context.server.held.ended(&lease);
     Ok(lease)
 }

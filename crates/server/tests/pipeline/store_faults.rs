@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::http::Request;
-use forrst_lock::state::{Acquire, Acquired, Extend, Release};
+use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, Release};
 use forrst_lock::{
     Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, NotHeld,
     Page, Settled, StoreError, Ticket, Waiter, Waiting,
@@ -78,9 +78,13 @@ impl LockStore for Cable {
         self.store.extend(name, command).await
     }
 
-    async fn force_release(&self, name: &LockName) -> Result<Answer<Option<Lease>>, StoreError> {
+    async fn force_release(
+        &self,
+        name: &LockName,
+        command: ForceRelease,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
         self.pass()?;
-        self.store.force_release(name).await
+        self.store.force_release(name, command).await
     }
 
     async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {

@@ -32,7 +32,8 @@ pub(super) struct Snapshot {
 pub(super) struct Entry {
     pub(super) name: LockName,
     pub(super) holder: Option<Holder>,
-    pub(super) tombstone: Option<Tombstone>,
+    /// The releases that are remembered, the newest last.
+    pub(super) releases: Vec<Tombstone>,
 }
 
 /// What one transaction writes.

@@ -1,5 +1,6 @@
 //! The journal as a SQLite database, which an operator can open and read.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use super::journal::{Changes, Entry, Journal, Snapshot};
 use super::{Durability, EmbeddedError};
 
 /// The format of the file. A change that an older version would misread needs the next number.
-const FORMAT: i64 = 2;
+const FORMAT: i64 = 3;
 /// "forr": tells our files from other databases.
 const APPLICATION: i64 = 0x666f_7272;
 
@@ -27,10 +28,8 @@ const SCHEMA: &str = "
         expires_at     INTEGER,
         attempt        TEXT,     -- repeated by a caller who did not get the answer
         ticket         BLOB,     -- the call that got it, as long as that can be undone
-        released_owner TEXT,     -- whose lease was released last
-        released_fence INTEGER,
-        released_until INTEGER,  -- until when that is remembered
-        caller         TEXT      -- the API key or certificate that took it
+        caller         TEXT,     -- the API key or certificate that took it
+        releases       TEXT      -- JSON, the newest last: [[owner, fence, remembered until, forced, newest of its owner]]
     ) WITHOUT ROWID;
 
     -- One row: the last fence that was given out, and the clock at the last commit.
@@ -156,13 +155,21 @@ fn configure(connection: &Connection, durability: Durability) -> Result<(), Embe
     Ok(())
 }
 
-/// Format 1 did not remember who took a lock.
+/// Format 1 did not remember who took a lock, and format 2 only the last release, which is not worth carrying over.
 fn bring_up_to_date(connection: &Connection) -> Result<(), EmbeddedError> {
     let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if found < FORMAT {
+        let caller = match found {
+            1 => "ALTER TABLE locks ADD COLUMN caller TEXT;",
+            _ => "",
+        };
         connection.execute_batch(&format!(
             "BEGIN IMMEDIATE;
-             ALTER TABLE locks ADD COLUMN caller TEXT;
+             {caller}
+             ALTER TABLE locks DROP COLUMN released_owner;
+             ALTER TABLE locks DROP COLUMN released_fence;
+             ALTER TABLE locks DROP COLUMN released_until;
+             ALTER TABLE locks ADD COLUMN releases TEXT;
              DROP VIEW held;
              {HELD}
              PRAGMA user_version = {FORMAT};
@@ -183,8 +190,8 @@ impl Journal for SqliteJournal {
             |row| Ok((row.get::<_, i64>(0)?, read_clock(row)?)),
         )?;
         let mut statement = self.connection.prepare(
-            "SELECT name, owner, fence, acquired_at, expires_at, attempt,
-                    released_owner, released_fence, released_until, ticket, caller FROM locks",
+            "SELECT name, owner, fence, acquired_at, expires_at, attempt, ticket, caller, releases
+             FROM locks",
         )?;
         let mut rows = statement.query([])?;
         let mut keys = Vec::new();
@@ -209,7 +216,7 @@ impl Journal for SqliteJournal {
         {
             let mut forget = transaction.prepare_cached("DELETE FROM locks WHERE name = ?")?;
             let mut write = transaction.prepare_cached(
-                "INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )?;
             for (name, state) in &changes.keys {
                 match state {
@@ -262,7 +269,7 @@ fn write_state(
     name: &LockName,
     state: &State<Waiter>,
 ) -> rusqlite::Result<usize> {
-    let (holder, tombstone) = (state.holder(), state.tombstone());
+    let holder = state.holder();
     let lease = holder.map(|holder| &holder.lease);
     write.execute(params![
         name.as_str(),
@@ -276,12 +283,10 @@ fn write_state(
         holder
             .and_then(|holder| holder.ticket)
             .map(|ticket| ticket.0.to_be_bytes()),
-        tombstone.map(|tombstone| tombstone.owner.as_str()),
-        tombstone.map(|tombstone| fence_number(tombstone.fence)),
-        tombstone.map(|tombstone| millis(tombstone.until)),
         lease
             .and_then(|lease| lease.caller.as_ref())
             .map(Caller::as_str),
+        written_releases(state.releases()),
     ])
 }
 
@@ -327,7 +332,7 @@ fn read_entry(row: &Row<'_>) -> Result<Entry, String> {
             lease: Lease {
                 name: name.clone(),
                 owner,
-                caller: match text(10)? {
+                caller: match text(7)? {
                     Some(caller) => Some(Caller::parse(&caller).map_err(|_| wrong("caller"))?),
                     None => None,
                 },
@@ -340,24 +345,51 @@ fn read_entry(row: &Row<'_>) -> Result<Entry, String> {
                 None => None,
             },
             ticket: row
-                .get::<_, Option<[u8; 16]>>(9)
+                .get::<_, Option<[u8; 16]>>(6)
                 .map_err(|error| error.to_string())?
                 .map(|bytes| Ticket(u128::from_be_bytes(bytes))),
         }),
     };
-    let tombstone = match owner(6)? {
-        None => None,
-        Some(owner) => Some(Tombstone {
-            owner,
-            fence: fence(7)?,
-            until: time(8)?,
-        }),
-    };
+    let releases = text(8)?.map(|releases| read_releases(&releases));
+    let releases = releases.map(|releases| releases.ok_or_else(|| wrong("release")));
     Ok(Entry {
         name,
         holder,
-        tombstone,
+        releases: releases.transpose()?.unwrap_or_default(),
     })
+}
+
+/// One release as it is written down: owner, fence, until, forced, newest.
+type WrittenRelease<'a> = (Cow<'a, str>, u64, u64, bool, bool);
+
+fn written_releases(releases: &[Tombstone]) -> Option<String> {
+    let written = releases.iter().map(|release| -> WrittenRelease<'_> {
+        (
+            release.owner.as_str().into(),
+            release.fence.number(),
+            release.until.as_millis(),
+            release.forced,
+            release.is_newest,
+        )
+    });
+    let written: Vec<WrittenRelease<'_>> = written.collect();
+    (!written.is_empty()).then(|| serde_json::json!(written).to_string())
+}
+
+fn read_releases(text: &str) -> Option<Vec<Tombstone>> {
+    let written: Vec<WrittenRelease<'_>> = serde_json::from_str(text).ok()?;
+    let releases = written
+        .into_iter()
+        .map(|(owner, fence, until, forced, is_newest)| {
+            Some(Tombstone {
+                owner: Owner::parse(&owner).ok()?,
+                fence: Fence::new(fence)?,
+                until: Timestamp::from_millis(until),
+                forced,
+                is_newest,
+            })
+        });
+    releases.collect()
 }
 
 fn fence_number(fence: Fence) -> i64 {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forrst_lock::state::{Claim, TOMBSTONE_TTL};
+use forrst_lock::state::{Claim, ForceRelease, TOMBSTONE_TTL};
 use forrst_lock::{Attempt, Fence, LockKey, Owner, Timestamp, Ttl};
 
 use super::clock::{Clock, Clocks, Reading};
@@ -74,7 +74,7 @@ async fn leases_releases_and_fences_survive() {
     assert_eq!(holder(&store, "short").await, None);
     assert_eq!(
         release(&store, "released").await,
-        Err(NotHeld::AlreadyReleased)
+        Err(NotHeld::AlreadyReleased { forced: false })
     );
     assert_eq!(holder(&store, "last").await, Some(last.clone()));
     assert!(take(&store, "short", HOUR).await.fence > last.fence);
@@ -177,17 +177,17 @@ fn a_newer_format_and_a_foreign_database_are_refused() {
         let database = rusqlite::Connection::open(&file).unwrap();
         database.pragma_update(None, pragma, value).unwrap();
     };
-    set("user_version", 3);
+    set("user_version", 4);
     let error = open_error(folder.path());
     assert!(matches!(
         error,
         EmbeddedError::NewerFormat {
-            found: 3,
-            known: 2,
+            found: 4,
+            known: 3,
             ..
         }
     ));
-    set("user_version", 2);
+    set("user_version", 3);
     drop(open(folder.path()));
     set("application_id", 7);
     assert!(matches!(
@@ -197,22 +197,33 @@ fn a_newer_format_and_a_foreign_database_are_refused() {
 }
 
 #[tokio::test]
-async fn a_file_of_the_first_format_is_brought_up_to_date() {
+async fn a_file_of_an_older_format_is_brought_up_to_date() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let lease = take(&store, "kept", HOUR).await;
     drop(store);
     let file = folder.path().join("locks.db");
-    let database = rusqlite::Connection::open(&file).unwrap();
-    let first_format = "DROP VIEW held;
+    let second_format = "DROP VIEW held;
+        ALTER TABLE locks DROP COLUMN releases;
         ALTER TABLE locks DROP COLUMN caller;
+        ALTER TABLE locks ADD COLUMN released_owner TEXT;
+        ALTER TABLE locks ADD COLUMN released_fence INTEGER;
+        ALTER TABLE locks ADD COLUMN released_until INTEGER;
+        ALTER TABLE locks ADD COLUMN caller TEXT;
         CREATE VIEW held AS SELECT name FROM locks;
-        PRAGMA user_version = 1;";
-    database.execute_batch(first_format).unwrap();
-    drop(database);
-    for _ in 0..2 {
-        let store = open(folder.path());
-        assert_eq!(holder(&store, "kept").await, Some(lease.clone()));
+        PRAGMA user_version = 2;";
+    let first_format = "ALTER TABLE locks DROP COLUMN caller; PRAGMA user_version = 1;";
+    for format in [
+        second_format.to_owned(),
+        format!("{second_format}{first_format}"),
+    ] {
+        let database = rusqlite::Connection::open(&file).unwrap();
+        database.execute_batch(&format).unwrap();
+        drop(database);
+        for _ in 0..2 {
+            let store = open(folder.path());
+            assert_eq!(holder(&store, "kept").await, Some(lease.clone()));
+        }
     }
 }
 
@@ -253,7 +264,10 @@ async fn a_full_disk_is_an_error_that_leaves_nothing_half_done() {
         let owner = lease.owner.clone();
         let command = Release { owner, fence: None };
         drop(store.release(&lease.name, command).await);
-        store.force_release(&lease.name).await.unwrap();
+        store
+            .force_release(&lease.name, ForceRelease::default())
+            .await
+            .unwrap();
     }
     drop(store);
     let store = open(folder.path());
@@ -419,7 +433,8 @@ async fn a_release_is_forgotten_in_the_file_too() {
     let file = folder.path().join("locks.db");
     let database = rusqlite::Connection::open(&file).unwrap();
     let old = i64::try_from(TOMBSTONE_TTL.as_millis()).unwrap();
-    let sql = "UPDATE locks SET released_until = released_until - ?";
+    let sql = "UPDATE locks SET releases =
+                   json_set(releases, '$[0][2]', json_extract(releases, '$[0][2]') - ?)";
     assert_eq!(database.execute(sql, [old]).unwrap(), 1);
     drop(database);
     let store = open(folder.path());

@@ -13,7 +13,7 @@ use crate::table::Table;
 
 /// How many jobs share one transaction at most.
 const MAX_BATCH: usize = 4096;
-/// How many released keys are remembered.
+/// How many releases are remembered.
 const MAX_REMEMBERED: usize = 131_072;
 
 /// What the thread is told.
@@ -86,11 +86,11 @@ impl Desk {
         for entry in snapshot.keys {
             let holder = entry.holder.filter(|holder| holder.lease.is_live(now));
             last_fence = last_fence.max(holder.as_ref().map(|holder| holder.lease.fence));
-            let tombstone = entry.tombstone.filter(|tombstone| tombstone.until > now);
-            if holder.is_none() && tombstone.is_none() {
+            let mut state = State::restored(entry.name.clone(), holder, entry.releases);
+            state.forget_old_releases(now);
+            if state.is_vacant(now) {
                 table.clear_away([entry.name]);
             } else {
-                let state = State::restored(entry.name.clone(), holder, tombstone);
                 table.restore(entry.name, state);
             }
         }
@@ -143,7 +143,7 @@ impl Desk {
         {
             expired.extend(self.run(&name, Settle).expired);
         }
-        self.table.tend_graves(now);
+        self.table.collect_tombstones(now);
         self.must_tidy = true;
         expired
     }

@@ -98,7 +98,8 @@ impl Parts {
         Ok(Err(match self.text("outcome")?.as_str() {
             "done" => return self.lease(name).map(Ok),
             "not_found" => NotHeld::NotFound,
-            "already_released" => NotHeld::AlreadyReleased,
+            "already_released" => NotHeld::AlreadyReleased { forced: false },
+            "taken_away" => NotHeld::AlreadyReleased { forced: true },
             "owned_by_another" => NotHeld::OwnedByAnother,
             _ => return Err(BadReply("outcome")),
         }))

@@ -1,7 +1,7 @@
 //! The scripts: each is one step of the state machine, or a look.
 
 use forrst_lock::Fence;
-use forrst_lock::state::TOMBSTONE_TTL;
+use forrst_lock::state::{REMEMBERED_RELEASES, TOMBSTONE_TTL};
 use fred::util::sha1_hash;
 
 /// For how long a node counts as alive after it was last heard of.
@@ -36,6 +36,7 @@ impl Script {
     fn step(command: &str) -> Self {
         let constants = [
             ("TOMBSTONE_TTL", TOMBSTONE_TTL.as_secs() * 1000),
+            ("REMEMBERED_RELEASES", REMEMBERED_RELEASES as u64),
             ("NODE_TTL", NODE_TTL_MILLIS),
             ("CONFIRM_WITHIN", CONFIRM_WITHIN_MILLIS),
             ("UNDONE_TTL", UNDONE_TTL_MILLIS),

@@ -91,7 +91,7 @@ async fn a_store_that_is_gone_leaves_no_connection_behind() {
     assert!(connections() > nobody);
     drop(store);
     until("nobody is connected", async || connections() == nobody).await;
-    redis.cli(&["SET", "forrst:format", "2"]);
+    redis.cli(&["SET", "forrst:format", "3"]);
     let refused = RedisStore::open(&redis.url(), &RedisOptions::default()).await;
     assert!(refused.is_err());
     until("nobody is connected", async || connections() == nobody).await;

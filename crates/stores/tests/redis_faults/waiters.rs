@@ -1,6 +1,7 @@
 //! Who waits is served, in turn, whatever becomes of messages and of nodes.
 
 use forrst_lock::LockStore;
+use forrst_lock::state::ForceRelease;
 use forrst_testkit::RedisServer;
 use tokio::time::timeout;
 
@@ -97,10 +98,17 @@ async fn a_waiter_whose_lease_was_ended_before_it_knew_asks_again_at_once() {
         let lease = take(&one, "k").await;
         let wake = wait(&other, "k", claim("b")).await;
         release(&one, &lease).await;
-        one.force_release(&name("k")).await.unwrap();
+        one.force_release(&name("k"), ForceRelease::default())
+            .await
+            .unwrap()
+            .outcome
+            .unwrap();
         let wake = timeout(PATIENCE, wake).await.expect("news in time");
         // It may have known, and then that was its lease.
-        let _ = other.force_release(&name("k")).await.unwrap();
+        let _ = other
+            .force_release(&name("k"), ForceRelease::default())
+            .await
+            .unwrap();
         granted(&wake.unwrap());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use forrst_lock::state::{Acquire, Acquired, Extend, NotHeld, Release};
+use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, NotHeld, Release};
 use forrst_lock::{
     Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, Page,
     Settled, StoreError, Ticket, Waiter, Waiting,
@@ -76,8 +76,12 @@ impl LockStore for TwoNodes {
         self.next().extend(name, command).await
     }
 
-    async fn force_release(&self, name: &LockName) -> Result<Answer<Option<Lease>>, StoreError> {
-        self.next().force_release(name).await
+    async fn force_release(
+        &self,
+        name: &LockName,
+        command: ForceRelease,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
+        self.next().force_release(name, command).await
     }
 
     async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {

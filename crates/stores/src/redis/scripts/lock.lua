@@ -10,7 +10,9 @@ local time = redis.call('TIME')
 local now_micros = time[1] * 1000000 + time[2]
 local now = math.floor(now_micros / 1000)
 
-local holder, tombstone
+local holder
+-- The releases that are remembered, the newest last: { owner, fence, until, forced, newest of its owner }.
+local releases = {}
 local expired, woken = {}, {}
 local changed = false
 
@@ -21,15 +23,19 @@ end
 
 local function load()
   local it = redis.call('HMGET', LOCK, 'owner', 'fence', 'acquired', 'expires', 'attempt', 'ticket', 'confirm',
-    'last_owner', 'last_fence', 'last_until', 'caller')
+    'releases', 'caller')
   if it[1] and it[1] ~= '' then
     holder = {
       owner = it[1], fence = tonumber(it[2]), acquired = tonumber(it[3]), expires = tonumber(it[4]),
-      attempt = it[5], ticket = it[6], confirm = tonumber(it[7]), caller = it[11],
+      attempt = it[5], ticket = it[6], confirm = tonumber(it[7]), caller = it[9],
     }
   end
-  if it[8] and it[8] ~= '' and tonumber(it[10]) > now then
-    tombstone = { owner = it[8], fence = tonumber(it[9]), ['until'] = tonumber(it[10]) }
+  if it[8] and it[8] ~= '' then
+    for _, release in ipairs(cmsgpack.unpack(it[8])) do
+      if release[3] > now then
+        table.insert(releases, release)
+      end
+    end
   end
 end
 
@@ -39,20 +45,20 @@ local function save()
   end
   -- A full Redis refuses a script whose first change takes room. This one takes none: what is held can be given back.
   redis.call('ZREM', ENDS, NAME)
-  local last = tombstone or { owner = '', fence = 0, ['until'] = 0 }
+  local last = releases[#releases]
+  local packed = last and cmsgpack.pack(releases) or ''
   if holder then
     redis.call('HSET', LOCK, 'owner', holder.owner, 'fence', int(holder.fence), 'acquired', int(holder.acquired),
       'expires', int(holder.expires), 'attempt', holder.attempt, 'ticket', holder.ticket,
       'confirm', holder.confirm and int(holder.confirm) or '', 'caller', holder.caller,
-      'last_owner', last.owner, 'last_fence', int(last.fence), 'last_until', int(last['until']))
+      'releases', packed)
     redis.call('PEXPIREAT', LOCK, int(holder.expires + FORGOTTEN_AFTER))
     redis.call('ZADD', NAMES, 0, NAME)
     redis.call('ZADD', ENDS, int(holder.confirm or holder.expires), NAME)
   else
-    if tombstone then
-      redis.call('HSET', LOCK, 'owner', '',
-        'last_owner', last.owner, 'last_fence', int(last.fence), 'last_until', int(last['until']))
-      redis.call('PEXPIREAT', LOCK, int(last['until']))
+    if last then
+      redis.call('HSET', LOCK, 'owner', '', 'releases', packed)
+      redis.call('PEXPIREAT', LOCK, int(last[3]))
     else
       redis.call('DEL', LOCK)
     end
@@ -84,9 +90,9 @@ local function mint()
 end
 
 local function grant(to, fence)
-  -- An owner whose new lease runs out must hear that, and not that an older one was released.
-  if tombstone and tombstone.owner == to.owner then
-    tombstone = nil
+  -- An owner whose new lease runs out must learn that, and not that an older one was released.
+  for _, release in ipairs(releases) do
+    release[5] = release[5] and release[1] ~= to.owner
   end
   holder = {
     owner = to.owner, caller = to.caller, fence = fence, acquired = now, expires = now + to.ttl,
@@ -95,9 +101,12 @@ local function grant(to, fence)
   changed = true
 end
 
-local function end_lease()
+local function end_lease(forced)
   local ended = holder
-  tombstone = { owner = ended.owner, fence = ended.fence, ['until'] = now + TOMBSTONE_TTL }
+  if #releases == REMEMBERED_RELEASES then
+    table.remove(releases, 1)
+  end
+  table.insert(releases, { ended.owner, ended.fence, now + TOMBSTONE_TTL, forced, true })
   holder = nil
   changed = true
   return ended
@@ -210,13 +219,17 @@ end
 
 -- Why there is no lease of this owner to act on; nothing when there is one.
 local function not_held(owner, fence)
-  if holder then
+  if holder and holder.owner == owner then
     return not is_mine(owner, fence) and 'owned_by_another'
   end
-  if tombstone and tombstone.owner == owner and (fence == '' or tombstone.fence == tonumber(fence)) then
-    return 'already_released'
+  for place = #releases, 1, -1 do
+    local release = releases[place]
+    local is_meant = fence == '' and release[5] or release[2] == tonumber(fence)
+    if release[1] == owner and is_meant then
+      return release[4] and 'taken_away' or 'already_released'
+    end
   end
-  return 'not_found'
+  return holder and 'owned_by_another' or 'not_found'
 end
 
 local function step(command)

@@ -5,5 +5,5 @@ return step(function()
   if why then
     return { why }
   end
-  return { 'done', unpack(lease(end_lease())) }
+  return { 'done', unpack(lease(end_lease(false))) }
 end)
