@@ -164,6 +164,31 @@ async fn a_lock_is_released_by_force_only_after_a_confirmation() {
 }
 
 #[tokio::test]
+async fn a_click_releases_no_successor_of_the_lease_that_was_shown() {
+    let host = Host::start().await;
+    take(&host, "user:7", "worker-1", 600).await;
+    let mut tab = open(&host).await;
+    let row = row("lock:user:7");
+    tab.until(&format!("{row} !== null")).await;
+    tab.eval(&format!("{row}.querySelector('button').click()"))
+        .await;
+    tab.until("document.querySelector('#confirm').open").await;
+
+    let key = json!({"key": "lock:user:7", "owner": "worker-1"});
+    let released = send(&host.server, "release", key).await;
+    assert_eq!(released["result"]["released"], true, "{released}");
+    take(&host, "user:7", "worker-2", 600).await;
+    tab.eval("document.querySelector('#confirm button[value=release]').click()")
+        .await;
+    tab.until("document.querySelector('#said').textContent.includes('another lease holds it now')")
+        .await;
+    let key = json!({"key": "lock:user:7"});
+    let status = send(&host.server, "status", key).await;
+    assert_eq!(status["result"]["owner"], "worker-2", "{status}");
+    tab.expect_no_complaints();
+}
+
+#[tokio::test]
 async fn a_key_that_looks_like_html_is_shown_as_text() {
     let host = Host::start().await;
     take(&host, EVIL, EVIL, 600).await;
