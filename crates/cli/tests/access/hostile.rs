@@ -1,5 +1,6 @@
 //! What strangers send: none of it stops the server, or stays in its memory.
 
+mod floods;
 mod inputs;
 
 use std::io::{Read, Write};
