@@ -7,6 +7,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::alarm::AlarmClock;
 use crate::event::Reporter;
+use crate::held::HeldLeases;
 use crate::store::{Answer, LockStore};
 use crate::{Lease, LockName};
 
@@ -30,6 +31,7 @@ pub(crate) fn until_next_look(store: &dyn LockStore, left: Duration) -> Duration
 pub(crate) struct Expiry {
     pub(crate) store: Arc<dyn LockStore>,
     pub(crate) reporter: Arc<Reporter>,
+    pub(crate) held: Arc<HeldLeases>,
     pub(crate) clock: Arc<AlarmClock>,
 }
 
@@ -87,6 +89,7 @@ impl Expiry {
     fn report<'a>(&self, expired: impl IntoIterator<Item = &'a Lease>) {
         for lease in expired {
             self.reporter.report_expired(lease);
+            self.held.ended(&lease.name, lease.fence);
         }
     }
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use crate::event::EventKind;
-use crate::service::{Core, local_end};
+use crate::service::Core;
 use crate::state::{Extend, NotHeld, Release};
-use crate::{Lease, StoreError, Ticket, Timestamp, Ttl};
+use crate::tenure::{LossNotice, Tenure, Term};
+use crate::{Lease, StoreError, Ticket, Ttl};
 
 /// A lease that is held here. Dropped, it is given back; [`release`](Self::release) also says how that went, and
 /// [`keep`](Self::keep) leaves it to its expiry.
@@ -20,20 +20,11 @@ pub struct LeaseGuard {
     lease: Lease,
     ticket: Ticket,
     granted: Instant,
-    validity: watch::Sender<Validity>,
+    tenure: Tenure,
     renewal: Option<AbortHandle>,
     is_ours: bool,
-}
-
-/// Until when the lease counts as held here.
-#[derive(Debug, Clone, Copy)]
-struct Validity {
-    /// By this process' monotonic clock, counted from before the request was sent, so never later than the truth.
-    until: Instant,
-    /// By the store's clock.
-    expires_at: Timestamp,
-    /// Whether the loss was noticed and reported.
-    is_lost: bool,
+    /// Whether the service tells the tenure when the lease ends early.
+    is_watched: bool,
 }
 
 /// How giving back a lease went.
@@ -41,41 +32,40 @@ struct Validity {
 pub enum ReleaseOutcome {
     /// It is free, or the next waiter's.
     Released,
-    /// It was no longer ours, and whoever holds it now was left alone.
+    /// It was no longer ours, and its next holder was left alone.
     Lost(NotHeld),
-    /// The store failed. It is tried again in the background until the lease ends by itself.
+    /// The store failed. It is tried again in the background until the lease ends by itself, and rolled back by its ticket
+    /// when the service [ends](crate::LockService::shut_down) before.
     Pending(StoreError),
 }
 
 impl LeaseGuard {
-    pub(crate) fn new(core: Arc<Core>, lease: Lease, ticket: Ticket, until: Instant) -> Self {
-        let validity = Validity {
-            until,
-            expires_at: lease.expires_at,
-            is_lost: false,
-        };
+    pub(crate) fn new(core: Arc<Core>, lease: Lease, ticket: Ticket, term: Term) -> Self {
+        let tenure = Tenure::new(term);
+        core.held.hold(&lease, ticket, &tenure);
         Self {
             core,
             lease,
             ticket,
             granted: Instant::now(),
-            validity: watch::Sender::new(validity),
+            tenure,
             renewal: None,
             is_ours: true,
+            is_watched: true,
         }
     }
 
     /// The lease, with its newest expiry.
     pub fn lease(&self) -> Lease {
         Lease {
-            expires_at: self.validity.borrow().expires_at,
+            expires_at: self.tenure.term().expires_at,
             ..self.lease.clone()
         }
     }
 
     /// What a function awaits to learn that its lease is over.
     pub fn loss(&self) -> LossNotice {
-        LossNotice(self.validity.subscribe())
+        self.tenure.notice()
     }
 
     /// Extends the lease by `ttl` from now on, three times in each ttl, until this guard is gone.
@@ -85,7 +75,7 @@ impl LeaseGuard {
             core: self.core.clone(),
             lease: self.lease.clone(),
             ttl,
-            validity: self.validity.clone(),
+            tenure: self.tenure.clone(),
         };
         self.renewal = Some(tokio::spawn(renewal.run()).abort_handle());
     }
@@ -94,20 +84,21 @@ impl LeaseGuard {
     ///
     /// A release that is itself dropped half-way still gives the lease back.
     pub async fn release(mut self) -> ReleaseOutcome {
-        self.stop_renewal();
+        self.let_go();
         let answer = self.core.store.release(&self.lease.name, self.command());
         match answer.await {
             Ok(answer) => {
                 self.is_ours = false;
-                self.core.report_expired(answer.expired.as_ref());
                 match answer.outcome {
                     Ok(_) => {
+                        self.tenure.end();
                         self.report(EventKind::Released);
                         ReleaseOutcome::Released
                     }
                     Err(why) => {
+                        self.core.report_expired(answer.expired.as_ref());
                         self.report(EventKind::ReleaseRefused);
-                        if !self.validity.borrow().is_lost {
+                        if self.tenure.lose() {
                             self.report(EventKind::Lost);
                         }
                         ReleaseOutcome::Lost(why)
@@ -117,6 +108,7 @@ impl LeaseGuard {
             Err(error) => {
                 self.report(EventKind::ReleaseFailed);
                 self.is_ours = false;
+                self.core.unreleased.add(&self.lease.name, self.ticket);
                 tokio::spawn(self.retry_release());
                 ReleaseOutcome::Pending(error)
             }
@@ -125,7 +117,7 @@ impl LeaseGuard {
 
     /// Leaves the lease to be released by its owner's token, or to expire. Renewal ends.
     pub fn keep(mut self) -> Lease {
-        self.stop_renewal();
+        self.let_go();
         self.is_ours = false;
         self.lease()
     }
@@ -139,7 +131,7 @@ impl LeaseGuard {
 
     fn retry_release(&self) -> impl Future<Output = ()> + use<> {
         let (core, name, command) = (self.core.clone(), self.lease.name.clone(), self.command());
-        let until = self.validity.borrow().until;
+        let (ticket, until) = (self.ticket, self.tenure.term().until);
         async move {
             let mut pause = Duration::from_millis(50);
             while Instant::now() < until {
@@ -148,10 +140,19 @@ impl LeaseGuard {
                     if let Ok(lease) = &answer.outcome {
                         core.report_ended(EventKind::Released, lease, answer.now);
                     }
-                    return;
+                    break;
                 }
                 pause = (pause * 2).min(Duration::from_secs(1));
             }
+            core.unreleased.remove(ticket);
+        }
+    }
+
+    /// From now on what happens to the lease is not this guard's concern.
+    fn let_go(&mut self) {
+        self.stop_renewal();
+        if std::mem::take(&mut self.is_watched) {
+            self.core.held.let_go(&self.lease, self.ticket);
         }
     }
 
@@ -173,46 +174,12 @@ impl LeaseGuard {
 
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
-        self.stop_renewal();
+        self.let_go();
+        self.tenure.end();
         if self.is_ours {
             self.core.store.abandon(&self.lease.name, self.ticket);
             self.report(EventKind::Abandoned);
         }
-    }
-}
-
-/// Tells a function that its lease is over, by the clock of this machine and without asking the store.
-///
-/// It may fire a little before the store lets the lease go, never after. Once fired it stays so. After the lease was
-/// released or kept it never fires.
-#[derive(Debug, Clone)]
-pub struct LossNotice(watch::Receiver<Validity>);
-
-impl LossNotice {
-    /// Returns when the lease is lost.
-    pub async fn lost(&self) {
-        let mut validity = self.0.clone();
-        while !Self(validity.clone()).is_lost() {
-            let until = validity.borrow_and_update().until;
-            tokio::select! {
-                () = sleep_until(until) => {}
-                changed = validity.changed() => if changed.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            }
-        }
-    }
-
-    /// How long the lease lasts for certain.
-    pub fn remaining(&self) -> Duration {
-        let until = self.0.borrow().until;
-        until.saturating_duration_since(Instant::now())
-    }
-
-    /// Whether the lease is lost by now.
-    pub fn is_lost(&self) -> bool {
-        let is_given_up = self.0.has_changed().is_err();
-        !is_given_up && self.0.borrow().until <= Instant::now()
     }
 }
 
@@ -221,20 +188,19 @@ struct Renewal {
     core: Arc<Core>,
     lease: Lease,
     ttl: Ttl,
-    validity: watch::Sender<Validity>,
+    tenure: Tenure,
 }
 
 impl Renewal {
     async fn run(self) {
         let ttl = self.ttl.as_duration();
         // The lease may have been granted with another ttl, of which a part is gone.
-        let left = self.validity.borrow().until - Instant::now();
+        let left = self.tenure.term().until - Instant::now();
         let mut pause = ttl.min(left) / 3;
         loop {
             sleep(pause).await;
-            let sent = Instant::now();
-            if sent >= self.validity.borrow().until {
-                return self.report_lost();
+            if self.tenure.is_lost() {
+                return self.lose();
             }
             let command = Extend {
                 owner: self.lease.owner.clone(),
@@ -242,46 +208,21 @@ impl Renewal {
                 ttl: self.ttl,
             };
             match self.core.extend(&self.lease.name, command).await {
-                Ok(answer) => match answer.outcome {
-                    Ok(lease) => {
-                        let renewed = Validity {
-                            until: local_end(sent, ttl),
-                            expires_at: lease.expires_at,
-                            is_lost: false,
-                        };
-                        if !self.prolong(renewed) {
-                            return self.report_lost();
-                        }
-                        pause = ttl / 3;
-                    }
-                    Err(_) => {
-                        self.validity.send_modify(|validity| validity.until = sent);
-                        return self.report_lost();
-                    }
-                },
+                // The answer has moved the end of the lease, unless it came after that: lost stays lost.
+                Ok(answer) if answer.outcome.is_ok() && !self.tenure.is_lost() => pause = ttl / 3,
+                Ok(_) => return self.lose(),
                 // Not lost yet: what is left of the ttl is for trying again.
                 Err(_) => pause = ttl / 12,
             }
         }
     }
 
-    /// An answer that came after the notice had fired comes too late: lost stays lost.
-    fn prolong(&self, renewed: Validity) -> bool {
-        self.validity.send_if_modified(|validity| {
-            let in_time = Instant::now() < validity.until;
-            if in_time {
-                *validity = renewed;
-            }
-            in_time
-        })
-    }
-
-    fn report_lost(&self) {
-        self.validity
-            .send_modify(|validity| validity.is_lost = true);
-        let fence = Some(self.lease.fence);
-        self.core
-            .reporter
-            .report(EventKind::Lost, &self.lease.name, fence, None);
+    fn lose(&self) {
+        if self.tenure.lose() {
+            let fence = Some(self.lease.fence);
+            self.core
+                .reporter
+                .report(EventKind::Lost, &self.lease.name, fence, None);
+        }
     }
 }

@@ -13,6 +13,7 @@ mod event;
 mod expiry;
 mod fence;
 mod guard;
+mod held;
 mod lease;
 mod name;
 mod owner;
@@ -21,7 +22,9 @@ mod service;
 pub mod state;
 mod storage_key;
 mod store;
+mod tenure;
 mod time;
+mod unreleased;
 mod waiter;
 
 #[cfg(feature = "contract")]
@@ -29,7 +32,7 @@ pub mod contract;
 
 pub use event::{Event, EventKind, Events, KeyStyle, Observer, Stats};
 pub use fence::{Fence, InvalidFence};
-pub use guard::{LeaseGuard, LossNotice, ReleaseOutcome};
+pub use guard::{LeaseGuard, ReleaseOutcome};
 pub use lease::Lease;
 pub use name::{InvalidText, LockKey, LockName};
 pub use owner::{Attempt, Caller, Owner, Ticket};
@@ -40,5 +43,6 @@ pub use store::{
     Answer, Capabilities, ListError, ListRequest, LockStatus, LockStore, Page, Settled, StoreError,
     Waiting,
 };
+pub use tenure::LossNotice;
 pub use time::{InvalidTtl, Timestamp, Ttl};
 pub use waiter::Waiter;

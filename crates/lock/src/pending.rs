@@ -7,9 +7,10 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::event::EventKind;
-use crate::service::{Core, came_too_late, local_end, retry_after};
+use crate::service::{Core, came_too_late, retry_after};
 use crate::state::Wake;
 use crate::store::Answer;
+use crate::tenure::{Term, local_end};
 use crate::{
     AcquireOutcome, Lease, LeaseGuard, LockError, LockName, StoreError, Ticket, Timestamp,
 };
@@ -62,6 +63,7 @@ pub(crate) struct Pending {
 impl Pending {
     pub(crate) fn new(core: Arc<Core>, name: LockName) -> Self {
         let ticket = core.next_ticket();
+        core.held.call_began(&name);
         Self {
             core,
             name,
@@ -92,14 +94,23 @@ impl Pending {
                 let (sent, read) = anchor;
                 // Should the store's clock have jumped since, the lease is no longer than its ttl from now.
                 let ttl = lease.expires_at.remaining(lease.acquired_at);
-                let until = local_end(sent, lease.expires_at.remaining(read))
-                    .min(local_end(Instant::now(), ttl));
+                let until = local_end(sent, lease.expires_at.remaining(read), ttl).min(local_end(
+                    Instant::now(),
+                    ttl,
+                    ttl,
+                ));
                 if came_too_late(until, ttl) {
                     return Err(self.came_too_late());
                 }
                 self.core
                     .report(EventKind::GrantedAfterWait, &lease, Some(sent.elapsed()));
-                Ok(AcquireOutcome::Granted(self.granted(lease, until)))
+                let term = Term {
+                    until,
+                    expires_at: lease.expires_at,
+                    sent,
+                    read: lease.acquired_at,
+                };
+                Ok(AcquireOutcome::Granted(self.granted(lease, term)))
             }
             Ok(Wake::TimedOut) => self.timed_out(anchor.0).await,
             Ok(Wake::Superseded) => {
@@ -142,9 +153,9 @@ impl Pending {
         retry_after(left)
     }
 
-    pub(crate) fn granted(mut self, lease: Lease, until: Instant) -> LeaseGuard {
+    pub(crate) fn granted(mut self, lease: Lease, term: Term) -> LeaseGuard {
         self.undo = false;
-        LeaseGuard::new(self.core.clone(), lease, self.ticket, until)
+        LeaseGuard::new(self.core.clone(), lease, self.ticket, term)
     }
 
     /// It has its outcome, and nothing to undo.
@@ -180,5 +191,6 @@ impl Drop for Pending {
         if self.leave() {
             self.core.count(EventKind::GivenUp, &self.name);
         }
+        self.core.held.call_ended(&self.name);
     }
 }

@@ -11,11 +11,14 @@ use tokio::time::Instant;
 use crate::alarm::{Alarm, AlarmClock};
 use crate::event::{EventKind, Events, KeyStyle, Observer, Reporter, Stats};
 use crate::expiry::{Expiry, until_next_look};
+use crate::held::HeldLeases;
 use crate::pending::{Pending, WaitingPlace};
 use crate::state::{Acquire, Acquired, Claim, Extend, ForceRelease, NotHeld, Release, Wait};
 use crate::store::{
     Answer, ListError, ListRequest, LockStatus, LockStore, Page, StoreError, Waiting,
 };
+use crate::tenure::{Term, local_end};
+use crate::unreleased::Unreleased;
 use crate::{
     Attempt, Caller, Fence, Lease, LeaseGuard, LockName, Owner, Ticket, Timestamp, Ttl, Waiter,
 };
@@ -52,6 +55,8 @@ pub struct LockService {
 pub(crate) struct Core {
     pub(crate) store: Arc<dyn LockStore>,
     pub(crate) reporter: Arc<Reporter>,
+    pub(crate) held: Arc<HeldLeases>,
+    pub(crate) unreleased: Unreleased,
     config: Config,
     pub(crate) clock: Arc<AlarmClock>,
     waiting: AtomicUsize,
@@ -155,15 +160,19 @@ impl LockService {
     ) -> Self {
         let clock = Arc::new(AlarmClock::default());
         let reporter = Arc::new(Reporter::new(config.keys, observer));
+        let held = Arc::new(HeldLeases::new(reporter.clone()));
         let expiry = Expiry {
             store: store.clone(),
             reporter: reporter.clone(),
+            held: held.clone(),
             clock: clock.clone(),
         };
         Self {
             core: Arc::new(Core {
                 store,
                 reporter,
+                held,
+                unreleased: Unreleased::default(),
                 config,
                 clock,
                 waiting: AtomicUsize::new(0),
@@ -218,12 +227,18 @@ impl LockService {
             Acquired::Granted(lease) => {
                 // Not the ttl: a repeated attempt gets a lease of which some time is gone.
                 let left = lease.expires_at.remaining(answer.now);
-                let until = local_end(sent, left);
-                if came_too_late(until, left) {
+                let until = local_end(sent, left, ttl.as_duration());
+                if came_too_late(until, ttl.as_duration()) {
                     return Err(pending.came_too_late());
                 }
                 core.report(EventKind::Acquired, &lease, None);
-                return Ok(AcquireOutcome::Granted(pending.granted(lease, until)));
+                let term = Term {
+                    until,
+                    expires_at: lease.expires_at,
+                    sent,
+                    read: answer.now,
+                };
+                return Ok(AcquireOutcome::Granted(pending.granted(lease, term)));
             }
             Acquired::FencesExhausted => {
                 pending.ended(EventKind::AcquireFailed);
@@ -270,10 +285,15 @@ impl LockService {
         let answer = self.core.store.release(name, command).await;
         let answer = answer.inspect_err(|_| self.core.count(EventKind::ReleaseFailed, name))?;
         match &answer.outcome {
-            Ok(lease) => self
-                .core
-                .report_ended(EventKind::Released, lease, answer.now),
-            Err(_) => self.core.count(EventKind::ReleaseRefused, name),
+            Ok(lease) => {
+                self.core
+                    .report_ended(EventKind::Released, lease, answer.now);
+                self.core.held.ended(name, lease.fence);
+            }
+            Err(why) => {
+                self.core.count(EventKind::ReleaseRefused, name);
+                self.core.refused(name, fence, *why);
+            }
         }
         Ok(self.core.outcome(answer))
     }
@@ -307,6 +327,7 @@ impl LockService {
         let answer = answer.inspect_err(|_| self.core.count(EventKind::ReleaseFailed, name))?;
         if let Ok(lease) = &answer.outcome {
             self.core.report_ended(EventKind::Forced, lease, answer.now);
+            self.core.held.ended(name, lease.fence);
         }
         Ok(self.core.outcome(answer))
     }
@@ -358,6 +379,16 @@ impl LockService {
     /// Sends away everyone who waits, and lets nobody wait any more. Leases that are held stay held.
     pub fn close(&self) {
         self.core.closed.send_replace(true);
+    }
+
+    /// The end of the service: leases whose release failed and is still retried are rolled back by their tickets, and the
+    /// store finishes what it does in the background.
+    pub async fn shut_down(&self) {
+        self.close();
+        for (ticket, name) in self.core.unreleased.take() {
+            self.core.store.abandon(&name, ticket);
+        }
+        self.core.store.close().await;
     }
 }
 
@@ -417,11 +448,25 @@ impl Core {
         name: &LockName,
         command: Extend,
     ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
+        let (fence, ttl) = (command.fence, command.ttl.as_duration());
+        let sent = Instant::now();
         let answer = self.store.extend(name, command).await;
         match &answer {
             Ok(answer) => match &answer.outcome {
-                Ok(lease) => self.report(EventKind::Extended, lease, None),
-                Err(_) => self.count(EventKind::ExtendRefused, name),
+                Ok(lease) => {
+                    self.report(EventKind::Extended, lease, None);
+                    let term = Term {
+                        until: local_end(sent, ttl, ttl),
+                        expires_at: lease.expires_at,
+                        sent,
+                        read: answer.now,
+                    };
+                    self.held.extended(name, lease.fence, &term);
+                }
+                Err(why) => {
+                    self.count(EventKind::ExtendRefused, name);
+                    self.refused(name, fence, *why);
+                }
             },
             Err(_) => self.count(EventKind::ExtendFailed, name),
         }
@@ -436,6 +481,14 @@ impl Core {
     pub(crate) fn report_expired(&self, expired: Option<&Lease>) {
         if let Some(lease) = expired {
             self.reporter.report_expired(lease);
+            self.held.ended(&lease.name, lease.fence);
+        }
+    }
+
+    /// A lease that is named by its fence and remembered as released is over for certain.
+    fn refused(&self, name: &LockName, fence: Option<Fence>, why: NotHeld) {
+        if let (Some(fence), NotHeld::AlreadyReleased { .. }) = (fence, why) {
+            self.held.ended(name, fence);
         }
     }
 
@@ -464,19 +517,14 @@ impl Drop for Core {
     }
 }
 
-/// When a lease that the store lets live for `time` after `sent` is over, as far as this process is concerned.
-///
-/// Stores count whole milliseconds, so the first one may be shorter than the others.
-pub(crate) fn local_end(sent: Instant, time: Duration) -> Instant {
-    sent + time.saturating_sub(Duration::from_millis(1))
-}
-
 /// A lease that is shorter than a store may take to answer is its caller's own wish.
 const PROMPT: Duration = Duration::from_millis(100);
 
 /// Whether a grant was so long on its way that nothing may be begun under it any more.
-pub(crate) fn came_too_late(until: Instant, lasted: Duration) -> bool {
-    lasted >= PROMPT && Instant::now() >= until
+///
+/// Not by what is left of the lease: of a repeated attempt's that may be short without anybody having asked for it.
+pub(crate) fn came_too_late(until: Instant, ttl: Duration) -> bool {
+    ttl >= PROMPT && Instant::now() >= until
 }
 
 /// A hint for the next try, from half of it to all of it at random, so that those refused together do not

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forrst_lock::{
-    AcquireOutcome, AcquireRequest, Attempt, Config, Event, EventKind, KeyStyle, LeaseGuard,
+    AcquireOutcome, AcquireRequest, Attempt, Config, Event, EventKind, Fence, KeyStyle, LeaseGuard,
     LockError, LockKey, LockName, LockService, LockStore, NotHeld, Owner, ReleaseOutcome, Ttl,
 };
 use forrst_stores::MemoryStore;
@@ -302,13 +302,130 @@ async fn renewal_notices_that_the_lock_was_taken_away() {
     let successor = take(&service, "b", 300).await;
     let start = Instant::now();
     guard.loss().lost().await;
-    assert!(start.elapsed() <= seconds(11), "with the next renewal");
+    assert_eq!(start.elapsed(), Duration::ZERO);
     assert!(matches!(
         guard.release().await,
         ReleaseOutcome::Lost(NotHeld::AlreadyReleased { forced: true })
     ));
     assert_eq!(holder(&service).await.as_deref(), Some("b"));
     successor.release().await;
+}
+
+/// The lease of a whole day, so that only a notice can tell its function in time.
+const DAY: u64 = 86_400;
+
+/// What a token ends at once: the lease of a guard that is not renewed.
+async fn ended_by(
+    end: impl AsyncFnOnce(&LockService, &LeaseGuard),
+) -> (LockService, LeaseGuard, Duration) {
+    let service = service();
+    let guard = take(&service, "a", DAY).await;
+    let loss = guard.loss();
+    let waiting = tokio::spawn(async move { loss.lost().await });
+    tokio::task::yield_now().await;
+    let start = Instant::now();
+    end(&service, &guard).await;
+    waiting.await.unwrap();
+    let after = start.elapsed();
+    assert!(guard.loss().is_lost());
+    assert_eq!(guard.loss().remaining(), Duration::ZERO);
+    assert_eq!(service.stats().count(EventKind::Lost), 1);
+    (service, guard, after)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forced_release_notifies_the_function_at_once() {
+    let (service, guard, after) = ended_by(async |service, guard| {
+        let fence = Some(guard.lease().fence);
+        service
+            .force_release(&name(), fence)
+            .await
+            .unwrap()
+            .unwrap();
+    })
+    .await;
+    assert_eq!(after, Duration::ZERO);
+    let loss = guard.loss();
+    assert!(matches!(
+        guard.release().await,
+        ReleaseOutcome::Lost(NotHeld::AlreadyReleased { forced: true })
+    ));
+    assert!(loss.is_lost(), "also when the guard is gone");
+    assert_eq!(service.stats().count(EventKind::Lost), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_by_token_notifies_the_function_at_once() {
+    let (_, guard, after) = ended_by(async |service, guard| {
+        let released = service.release(&name(), guard.lease().owner, None).await;
+        released.unwrap().unwrap();
+    })
+    .await;
+    assert_eq!(after, Duration::ZERO);
+    let loss = guard.loss();
+    drop(guard);
+    assert!(loss.is_lost(), "also when the guard is gone");
+    loss.lost().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_shortened_by_token_is_lost_at_its_new_end() {
+    let service = service();
+    let guard = take(&service, "a", DAY).await;
+    let loss = guard.loss();
+    let start = Instant::now();
+    let waiting = tokio::spawn(async move { loss.lost().await });
+    tokio::task::yield_now().await;
+    let (name, owner) = (name(), guard.lease().owner);
+    let shorter = service.extend(&name, owner, None, ttl(10)).await;
+    let shorter = shorter.unwrap().unwrap();
+    assert_eq!(guard.lease(), shorter);
+    waiting.await.unwrap();
+    assert!(start.elapsed() > seconds(9) && start.elapsed() <= seconds(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_extended_by_token_is_held_for_longer() {
+    let service = service();
+    let guard = take(&service, "a", 10).await;
+    let loss = guard.loss();
+    sleep(seconds(5)).await;
+    let (name, owner) = (name(), guard.lease().owner);
+    let longer = service.extend(&name, owner, None, ttl(60)).await;
+    longer.unwrap().unwrap();
+    assert!(timeout(seconds(50), loss.lost()).await.is_err());
+    assert!(matches!(guard.release().await, ReleaseOutcome::Released));
+    assert!(timeout(seconds(600), loss.lost()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_notice_of_another_lease_stays_silent() {
+    let service = service();
+    let guard = take(&service, "a", 30).await;
+    service.force_release(&name(), None).await.unwrap().unwrap();
+    let successor = take(&service, "a", 30).await;
+    drop(guard);
+    assert!(!successor.loss().is_lost());
+    let stale = service.force_release(&name(), Fence::new(1)).await.unwrap();
+    assert_eq!(stale, Err(NotHeld::OwnedByAnother));
+    assert!(!successor.loss().is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_by_the_clock_stays_known_after_the_guard_is_gone() {
+    let service = service();
+    for is_dropped in [true, false] {
+        let guard = take(&service, "a", 10).await;
+        let loss = guard.loss();
+        loss.lost().await;
+        if is_dropped {
+            drop(guard);
+        } else {
+            guard.release().await;
+        }
+        assert!(loss.is_lost());
+        loss.lost().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,9 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, Release};
 use forrst_lock::{
-    AcquireOutcome, AcquireRequest, Answer, Capabilities, Config, EventKind, Lease, LeaseGuard,
-    ListError, ListRequest, LockError, LockKey, LockName, LockService, LockStatus, LockStore,
-    NotHeld, Owner, Page, ReleaseOutcome, Settled, StoreError, Ticket, Ttl, Waiter, Waiting,
+    AcquireOutcome, AcquireRequest, Answer, Attempt, Capabilities, Config, EventKind, Lease,
+    LeaseGuard, ListError, ListRequest, LockError, LockKey, LockName, LockService, LockStatus,
+    LockStore, NotHeld, Owner, Page, ReleaseOutcome, Settled, StoreError, Ticket, Ttl, Waiter,
+    Waiting,
 };
 use forrst_stores::MemoryStore;
 use tokio::time::{Instant, sleep};
@@ -202,6 +203,47 @@ async fn a_grant_that_comes_when_its_lease_is_over_is_none() {
     let count = |kind| service.stats().count(kind);
     assert_eq!(count(EventKind::AcquireFailed), 1);
     assert_eq!(count(EventKind::Acquired), 1);
+}
+
+/// What was left of the lease is short, but its ttl is not: nobody asked for a lease that is over when it is granted.
+#[tokio::test(start_paused = true)]
+async fn a_repeated_attempt_that_is_answered_late_is_not_granted() {
+    let (store, service) = connect();
+    let attempt = AcquireRequest {
+        attempt: Some(Attempt::parse("1").unwrap()),
+        ..request("a", 10)
+    };
+    match service.acquire(attempt.clone()).await {
+        Ok(AcquireOutcome::Granted(guard)) => drop(guard.keep()),
+        other => panic!("{other:?}"),
+    }
+    sleep(Duration::from_millis(9_950)).await;
+    store.lag.store(1, Ordering::SeqCst);
+    let late = service.acquire(attempt).await;
+    assert!(matches!(late, Err(LockError::Store(_))), "{late:?}");
+}
+
+/// The grant is on its way when the lease is ended, so its guard is not there yet.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_ended_before_its_grant_arrived_is_lost_from_the_start() {
+    let (store, service) = connect();
+    store.lag.store(5, Ordering::SeqCst);
+    let (guard, ()) = tokio::join!(take(&service, 3600), async {
+        sleep(Duration::from_secs(1)).await;
+        service.force_release(&name(), None).await.unwrap().unwrap();
+    });
+    assert!(guard.loss().is_lost());
+}
+
+/// As [`BadConnection`], a process ends while its store is away.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_failed_is_rolled_back_before_the_process_ends() {
+    let (store, service) = connect();
+    let guard = take(&service, 3600).await;
+    store.lost_requests.store(usize::MAX, Ordering::SeqCst);
+    assert!(matches!(guard.release().await, ReleaseOutcome::Pending(_)));
+    service.shut_down().await;
+    assert_eq!(store.store.held(), 0);
 }
 
 /// When to ask again is only a hint.

@@ -34,7 +34,7 @@ impl Server {
             );
         }
         // Those who waited have left their queues, which takes some stores a while.
-        core.locks.store().close().await;
+        core.locks.shut_down().await;
     }
 
     /// Returns when the server begins to shut down: what an application that mounts the router waits for.

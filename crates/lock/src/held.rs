@@ -1,0 +1,219 @@
+//! The leases that guards of this process hold, so that a guard is notified when one of them ends early.
+//!
+//! A lease can end while its guard believes in it: by force-release, or by a release or a shorter `extend` that names its
+//! owner's token. The service learns of that from the answer of the store, and looks here whose guard it concerns.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::event::{EventKind, Reporter};
+use crate::tenure::{Tenure, Term};
+use crate::{Fence, Lease, LockName, Ticket};
+
+/// Enough that two cores seldom meet.
+const SHARDS: usize = 16;
+
+/// All of them. A grant costs three short critical sections, and no allocation beyond the growth of the maps.
+#[derive(Debug)]
+pub(crate) struct HeldLeases {
+    shards: [Mutex<Shard>; SHARDS],
+    hasher: RandomState,
+    reporter: Arc<Reporter>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    /// By ticket, too: the calls of a repeated attempt are granted the same lease.
+    guards: BTreeMap<(Fence, LockName, Ticket), Tenure>,
+    /// The answer to one call may overtake the grant that it is about. So what concerns a key is kept as long as calls
+    /// for it are on their way.
+    calls: HashMap<LockName, Calls>,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    count: usize,
+    /// The largest fence of a lease that has ended. Leases of smaller fences have ended before it.
+    ended: Option<Fence>,
+    extended: Option<(Fence, Term)>,
+}
+
+impl HeldLeases {
+    pub(crate) fn new(reporter: Arc<Reporter>) -> Self {
+        Self {
+            shards: Default::default(),
+            hasher: RandomState::new(),
+            reporter,
+        }
+    }
+
+    /// A call for this lock is on its way.
+    pub(crate) fn call_began(&self, name: &LockName) {
+        let mut shard = self.shard(name);
+        shard.calls.entry(name.clone()).or_default().count += 1;
+    }
+
+    /// It has its outcome; a guard that it got is [held](Self::hold) by now.
+    pub(crate) fn call_ended(&self, name: &LockName) {
+        let mut shard = self.shard(name);
+        if let Some(calls) = shard.calls.get_mut(name) {
+            calls.count -= 1;
+            if calls.count == 0 {
+                shard.calls.remove(name);
+            }
+        }
+    }
+
+    /// A guard has this lease from now on.
+    pub(crate) fn hold(&self, lease: &Lease, ticket: Ticket, tenure: &Tenure) {
+        let mut shard = self.shard(&lease.name);
+        if let Some(calls) = shard.calls.get(&lease.name) {
+            if let Some((_, term)) = calls.extended.filter(|(fence, _)| *fence == lease.fence) {
+                tenure.extend(&term);
+            }
+            if calls.ended >= Some(lease.fence) && tenure.lose() {
+                self.report_lost(&lease.name, lease.fence);
+            }
+        }
+        let key = (lease.fence, lease.name.clone(), ticket);
+        shard.guards.insert(key, tenure.clone());
+    }
+
+    /// The guard has given its lease back, or is about to.
+    pub(crate) fn let_go(&self, lease: &Lease, ticket: Ticket) {
+        let key = (lease.fence, lease.name.clone(), ticket);
+        self.shard(&lease.name).guards.remove(&key);
+    }
+
+    /// The store says that this lease is over.
+    pub(crate) fn ended(&self, name: &LockName, fence: Fence) {
+        let mut shard = self.shard(name);
+        if let Some(calls) = shard.calls.get_mut(name) {
+            calls.ended = calls.ended.max(Some(fence));
+        }
+        let lost = shard.guards_of(name, fence).filter(|guard| guard.lose());
+        let lost = lost.count();
+        drop(shard);
+        for _ in 0..lost {
+            self.report_lost(name, fence);
+        }
+    }
+
+    /// The store says that this lease has another end.
+    pub(crate) fn extended(&self, name: &LockName, fence: Fence, term: &Term) {
+        let mut shard = self.shard(name);
+        if let Some(calls) = shard.calls.get_mut(name) {
+            calls.extended = Some((fence, *term));
+        }
+        for guard in shard.guards_of(name, fence) {
+            guard.extend(term);
+        }
+    }
+
+    fn report_lost(&self, name: &LockName, fence: Fence) {
+        self.reporter
+            .report(EventKind::Lost, name, Some(fence), None);
+    }
+
+    /// No critical section can panic half-way, so a poisoned shard is as good as any.
+    fn shard(&self, name: &LockName) -> MutexGuard<'_, Shard> {
+        // The low bits choose the place inside the shard's own map.
+        let high_bits = self.hasher.hash_one(name) >> 32;
+        let index = usize::try_from(high_bits).unwrap_or_default() % SHARDS;
+        self.shards[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        let is_empty = |shard: &Mutex<Shard>| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.guards.is_empty() && shard.calls.is_empty()
+        };
+        self.shards.iter().all(is_empty)
+    }
+}
+
+impl Shard {
+    fn guards_of(&self, name: &LockName, fence: Fence) -> impl Iterator<Item = &Tenure> {
+        let first = (fence, name.clone(), Ticket(u128::MIN));
+        let last = (fence, name.clone(), Ticket(u128::MAX));
+        self.guards.range(first..=last).map(|(_, guard)| guard)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::event::KeyStyle;
+    use crate::{LockKey, Owner, Timestamp};
+
+    fn lease(fence: u64) -> Lease {
+        Lease {
+            name: LockName::global(&LockKey::parse("k").unwrap()),
+            owner: Owner::parse("a").unwrap(),
+            caller: None,
+            fence: Fence::new(fence).unwrap(),
+            acquired_at: Timestamp::from_millis(0),
+            expires_at: Timestamp::from_millis(60_000),
+        }
+    }
+
+    fn term(seconds: u64) -> Term {
+        Term {
+            until: Instant::now() + Duration::from_secs(seconds),
+            expires_at: Timestamp::from_millis(seconds * 1_000),
+            sent: Instant::now(),
+            read: Timestamp::from_millis(1),
+        }
+    }
+
+    fn leases() -> HeldLeases {
+        HeldLeases::new(Arc::new(Reporter::new(KeyStyle::Plain, None)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_overtakes_a_grant_is_remembered_until_its_call_has_ended() {
+        let held = leases();
+        let name = lease(1).name;
+        held.call_began(&name);
+        held.call_began(&name);
+        held.extended(&name, lease(7).fence, &term(5));
+        let tenure = Tenure::new(term(60));
+        held.hold(&lease(7), Ticket(1), &tenure);
+        assert_eq!(tenure.term().expires_at, Timestamp::from_millis(5_000));
+        held.ended(&name, lease(8).fence);
+        let next = Tenure::new(term(60));
+        held.hold(&lease(8), Ticket(2), &next);
+        assert!(next.is_lost());
+        held.call_ended(&name);
+        held.call_ended(&name);
+        held.let_go(&lease(7), Ticket(1));
+        held.let_go(&lease(8), Ticket(2));
+        assert!(held.is_empty(), "{held:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_guards_of_a_lease_are_notified_and_no_others() {
+        let held = leases();
+        let (first, second, other) = (
+            Tenure::new(term(60)),
+            Tenure::new(term(60)),
+            Tenure::new(term(60)),
+        );
+        held.hold(&lease(7), Ticket(1), &first);
+        held.hold(&lease(7), Ticket(u128::MAX), &second);
+        held.hold(&lease(8), Ticket(2), &other);
+        held.ended(&lease(7).name, lease(7).fence);
+        let lost = [&first, &second, &other].map(Tenure::is_lost);
+        assert_eq!(lost, [true, true, false]);
+        assert_eq!(held.reporter.stats().count(EventKind::Lost), 2);
+    }
+}

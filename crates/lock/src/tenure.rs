@@ -1,0 +1,251 @@
+//! Until when a lease counts as held in this process, and how that ended.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::Timestamp;
+
+/// When a lease that the store lets live for `time` after `sent` is over, as far as this process is concerned.
+///
+/// The clocks of two machines run at different rates, and a store counts whole milliseconds. So a lease ends here by a
+/// margin before it does there: 1 % of its ttl, and 2 ms.
+pub(crate) fn local_end(sent: Instant, time: Duration, ttl: Duration) -> Instant {
+    let margin = ttl / 100 + Duration::from_millis(2);
+    sent + time.saturating_sub(margin)
+}
+
+/// What an answer of the store says about the end of a lease.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Term {
+    /// By this process' monotonic clock, counted from before the request was sent, so never later than the truth.
+    pub(crate) until: Instant,
+    /// By the store's clock.
+    pub(crate) expires_at: Timestamp,
+    /// When the request was sent.
+    pub(crate) sent: Instant,
+    /// The store's time of the answer.
+    pub(crate) read: Timestamp,
+}
+
+/// The life of a lease that a guard holds. It ends once: lost stays lost. All clones are one.
+#[derive(Debug, Clone)]
+pub(crate) struct Tenure(watch::Sender<State>);
+
+#[derive(Debug, Clone, Copy)]
+struct State {
+    term: Term,
+    /// When the term was known here.
+    known: Instant,
+    phase: Phase,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// As long as its term lasts.
+    Held,
+    Lost,
+    /// Given back or kept in time: the guard does not watch it any more.
+    Ended,
+}
+
+impl State {
+    fn is_lost(&self) -> bool {
+        match self.phase {
+            Phase::Held => self.term.until <= Instant::now(),
+            Phase::Lost => true,
+            Phase::Ended => false,
+        }
+    }
+
+    /// Two answers may arrive here in another order than the store gave them. One that was asked for after the other
+    /// had arrived is newer; else the store's clock decides, and in the same millisecond the earlier end.
+    fn is_outdated_by(&self, term: &Term) -> bool {
+        term.sent >= self.known
+            || term.read > self.term.read
+            || (term.read == self.term.read && term.until < self.term.until)
+    }
+}
+
+impl Tenure {
+    pub(crate) fn new(term: Term) -> Self {
+        Self(watch::Sender::new(State {
+            term,
+            known: Instant::now(),
+            phase: Phase::Held,
+        }))
+    }
+
+    pub(crate) fn term(&self) -> Term {
+        self.0.borrow().term
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.0.borrow().is_lost()
+    }
+
+    /// Moves the end, unless that has come: an answer that arrives after it is too late.
+    pub(crate) fn extend(&self, term: &Term) {
+        self.0.send_if_modified(|state| {
+            let moves =
+                state.phase == Phase::Held && !state.is_lost() && state.is_outdated_by(term);
+            if moves {
+                state.term = *term;
+                state.known = Instant::now();
+            }
+            moves
+        });
+    }
+
+    /// The lease is over. Whether that was not noted before.
+    pub(crate) fn lose(&self) -> bool {
+        self.0.send_if_modified(|state| {
+            let loses = state.phase == Phase::Held;
+            if loses {
+                state.phase = Phase::Lost;
+            }
+            loses
+        })
+    }
+
+    /// The guard gives its lease back or keeps it. What was lost by then stays lost.
+    pub(crate) fn end(&self) {
+        self.0.send_if_modified(|state| {
+            let ends = state.phase == Phase::Held;
+            if ends {
+                state.phase = if state.is_lost() {
+                    Phase::Lost
+                } else {
+                    Phase::Ended
+                };
+            }
+            ends
+        });
+    }
+
+    pub(crate) fn notice(&self) -> LossNotice {
+        LossNotice(self.0.subscribe())
+    }
+}
+
+/// Tells a function that its lease is over: by the clock of this machine, without asking the store, or because the lease
+/// was released, forced or shortened through this process.
+///
+/// It may fire a little before the store lets the lease go, never after. Once fired it stays so, also after the guard was
+/// dropped. After a lease was released or kept in time it never fires.
+#[derive(Debug, Clone)]
+pub struct LossNotice(watch::Receiver<State>);
+
+impl LossNotice {
+    /// Returns when the lease is lost.
+    pub async fn lost(&self) {
+        let mut changes = self.0.clone();
+        loop {
+            let state = *changes.borrow_and_update();
+            if state.is_lost() {
+                return;
+            }
+            if state.phase == Phase::Ended {
+                return std::future::pending().await;
+            }
+            tokio::select! {
+                () = sleep_until(state.term.until) => {}
+                changed = changes.changed() => if changed.is_err() {
+                    // The guard is gone, and has said how its lease ended.
+                    let state = *changes.borrow();
+                    if !state.is_lost() {
+                        std::future::pending::<()>().await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// How long the lease lasts for certain.
+    pub fn remaining(&self) -> Duration {
+        let state = *self.0.borrow();
+        match state.phase {
+            Phase::Lost => Duration::ZERO,
+            Phase::Held | Phase::Ended => {
+                state.term.until.saturating_duration_since(Instant::now())
+            }
+        }
+    }
+
+    /// Whether the lease is lost by now.
+    pub fn is_lost(&self) -> bool {
+        self.0.borrow().is_lost()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn term(sent: Instant, read: u64, ttl: Duration) -> Term {
+        Term {
+            until: local_end(sent, ttl, ttl),
+            expires_at: Timestamp::from_millis(read) + ttl,
+            sent,
+            read: Timestamp::from_millis(read),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_ends_here_by_a_margin_before_it_does_in_the_store() {
+        let tenure = Tenure::new(term(Instant::now(), 0, TTL));
+        let start = Instant::now();
+        tenure.notice().lost().await;
+        assert_eq!(start.elapsed(), TTL - TTL / 100 - Duration::from_millis(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_answers_that_cross_the_stores_order_counts() {
+        let sent = Instant::now();
+        let tenure = Tenure::new(term(sent, 0, TTL));
+        advance(Duration::from_secs(1)).await;
+        let both_sent = Instant::now();
+        advance(Duration::from_secs(1)).await;
+        // The store made it longer first and shorter then; the answers come the other way round.
+        tenure.extend(&term(both_sent, 1_500, TTL / 5));
+        tenure.extend(&term(both_sent, 1_400, TTL * 5));
+        assert_eq!(tenure.term().expires_at.as_millis(), 3_500);
+        // In the same millisecond the earlier end is taken.
+        tenure.extend(&term(both_sent, 1_500, TTL));
+        assert_eq!(tenure.term().expires_at.as_millis(), 3_500);
+        // What was asked for later is newer, whatever the store's clock says.
+        tenure.extend(&term(Instant::now(), 1_000, TTL));
+        assert_eq!(tenure.term().expires_at.as_millis(), 11_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_given_back_in_time_is_never_lost() {
+        let tenure = Tenure::new(term(Instant::now(), 0, TTL));
+        let notice = tenure.notice();
+        tenure.end();
+        drop(tenure);
+        advance(TTL * 2).await;
+        assert!(!notice.is_lost());
+        let lost = tokio::time::timeout(TTL, notice.lost()).await;
+        assert!(lost.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_lost_stays_lost() {
+        let tenure = Tenure::new(term(Instant::now(), 0, TTL));
+        let notice = tenure.notice();
+        assert!(tenure.lose());
+        assert!(!tenure.lose());
+        tenure.extend(&term(Instant::now(), 1, TTL));
+        tenure.end();
+        drop(tenure);
+        assert!(notice.is_lost());
+        assert_eq!(notice.remaining(), Duration::ZERO);
+        notice.lost().await;
+    }
+}
