@@ -8,7 +8,6 @@ mod envelope;
 mod members;
 mod outline;
 mod path;
-mod problems;
 mod repeated_keys;
 mod structure;
 mod syntax;

@@ -57,6 +57,17 @@ impl Pointer {
         self
     }
 
+    /// As [`key`](Self::key), for a name that a caller chose: `None` when the pointer would have more than 512 bytes. A key of half a
+    /// megabyte must not stand in every error below it.
+    pub fn key_within_limit(&self, name: &str) -> Option<Self> {
+        const MAX_BYTES: usize = 512;
+        if self.0.len() + name.len() >= MAX_BYTES {
+            return None;
+        }
+        let longer = self.clone().key(name);
+        (longer.0.len() <= MAX_BYTES).then_some(longer)
+    }
+
     /// The element at that place in the array pointed at.
     #[must_use]
     pub fn index(mut self, index: usize) -> Self {

@@ -119,6 +119,13 @@ impl TryFrom<Box<RawValue>> for RawObject<'static> {
     }
 }
 
+/// By their texts: two spellings of one object are not equal.
+impl PartialEq for RawObject<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
 impl fmt::Debug for RawObject<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("RawObject").field(&self.get()).finish()

@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 use super::members::{self, Member, Raw};
 use super::outline::{Outline, Part};
 use super::path::Path;
-use super::problems::{Excerpt, Problems};
 use super::repeated_keys::RepeatedKeys;
+use crate::problems::{Excerpt, Problems};
 use crate::raw::Kind;
 use crate::{
     Call, ErrorCode, ErrorObject, Errors, ExtensionRequest, FunctionName, PROTOCOL_NAME, RawObject,

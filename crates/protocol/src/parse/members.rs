@@ -7,7 +7,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde_json::value::RawValue;
 
 use super::path::Path;
-use super::problems::Problems;
+use crate::problems::Problems;
 
 /// What an object has under one of the names asked for.
 #[derive(Debug, Clone, Copy, Default)]

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::Pointer;
+use crate::problems::Problems;
+use crate::{ErrorCode, ErrorObject, Pointer};
 
 /// A place in the request, linked to the place that it is in, so that it costs nothing until there is a problem.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +28,12 @@ impl<'p> Path<'p> {
             Self::Member(parent, name) => parent.to_pointer().key(name),
             Self::Element(parent, index) => parent.to_pointer().index(index),
         }
+    }
+}
+
+impl Problems {
+    pub(super) fn invalid(&mut self, path: Path<'_>, message: impl FnOnce() -> String) {
+        self.note(|| ErrorObject::new(ErrorCode::InvalidRequest, message()).at(path.to_pointer()));
     }
 }
 

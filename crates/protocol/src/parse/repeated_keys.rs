@@ -8,12 +8,9 @@ use std::borrow::Cow;
 
 use super::members::unescape;
 use super::path::Path;
-use super::problems::{Excerpt, Problems};
 use super::structure::{Token, Tokens};
+use crate::problems::{Excerpt, Problems};
 use crate::{ErrorCode, ErrorObject, Pointer};
-
-/// The longest pointer that is answered: a key of half a megabyte must not stand in every error below it.
-const MAX_POINTER_BYTES: usize = 512;
 
 /// `serde_json` takes an object that begins with this key for whatever JSON text stands behind it: what was checked is not
 /// what a function would be given.
@@ -135,14 +132,13 @@ fn pointer(path: Path<'_>, levels: &[Level<'_>], key: Option<&str>) -> Pointer {
     });
     for step in steps.chain(key.map(|key| Step::Key(key.into()))) {
         let longer = match step {
-            Step::Key(key) if pointer.as_str().len() + key.len() >= MAX_POINTER_BYTES => break,
-            Step::Key(key) => pointer.clone().key(&key),
-            Step::Index(index) => pointer.clone().index(index),
+            Step::Key(key) => pointer.key_within_limit(&key),
+            Step::Index(index) => Some(pointer.clone().index(index)),
         };
-        if longer.as_str().len() > MAX_POINTER_BYTES {
-            break;
+        match longer {
+            Some(longer) => pointer = longer,
+            None => break,
         }
-        pointer = longer;
     }
     pointer
 }
