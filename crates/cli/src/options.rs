@@ -330,6 +330,7 @@ impl Options {
                 .unwrap_or(defaults.max_in_flight),
             max_locks_per_caller: count(self.max_locks_per_caller, file.max_locks_per_caller),
             max_rate: self.max_rate.or(file.max_rate).map(NonZeroU32::get),
+            max_unauthenticated_rate: defaults.max_unauthenticated_rate,
             idle_timeout: time(self.idle_timeout, file.idle_timeout, defaults.idle_timeout),
             body_timeout: defaults.body_timeout,
         };

@@ -8,12 +8,14 @@ mod record;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use forrst_lock::{KeyStyle, LockService};
 use forrst_protocol::{
-    ErrorCode, ErrorObject, Errors, Pointer, RawObject, Request, Response, Urn, Version,
+    ErrorCode, ErrorObject, MAX_PROBLEMS, Pointer, Problems, RawObject, Rejection, Request,
+    RequestId, Response, Urn, Version,
 };
 use futures_util::FutureExt;
 use tokio::time::Instant;
@@ -21,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+pub(crate) use self::admission::Counted;
 pub(crate) use self::record::NotedLock;
 use self::record::Record;
 use crate::Context;
@@ -35,13 +38,18 @@ use crate::registry::{Registered, Registry};
 use crate::server::BuildError;
 use crate::span;
 
+/// How many extensions that are not supported an answer names.
+const MOST_NAMED: usize = 16;
+
 /// What every request can reach.
 pub(crate) struct Core {
     pub(crate) service: String,
     pub(crate) node: String,
     pub(crate) limits: Arc<Limits>,
     pub(crate) access: Access,
-    pub(crate) rate: RateLimit,
+    pub(crate) rate: RateLimit<forrst_lock::Caller>,
+    /// By address, for clients that have shown no valid key.
+    pub(crate) unauthenticated: RateLimit<IpAddr>,
     pub(crate) held: Arc<HeldLocks>,
     pub(crate) locks: LockService,
     pub(crate) registry: Registry,
@@ -104,10 +112,14 @@ pub(crate) struct Origin {
     pub(crate) received: Instant,
     pub(crate) traceparent: Option<String>,
     pub(crate) credential: Credential,
-    /// The address of whoever sent it.
+    /// The address that it came from.
     pub(crate) from: Option<Arc<str>>,
     /// Why the transport has no room for the request, if it has none.
     pub(crate) refusal: Option<ErrorObject>,
+    /// How many errors the answer may list: those of a batch share one answer.
+    pub(crate) max_errors: usize,
+    /// Whether it was counted against its sender's rate on the way here.
+    pub(crate) counted: Counted,
 }
 
 impl Origin {
@@ -119,72 +131,107 @@ impl Origin {
             credential: Credential::Local,
             from,
             refusal: None,
+            max_errors: MAX_PROBLEMS,
+            counted: Counted::NotYet,
         }
     }
 }
 
 impl Core {
-    /// Answers one request, given as the bytes of its body.
+    /// Answers one request, given as the bytes of its body. A body that is owned is dropped before the call runs: what the call
+    /// needs of it is kept by then, and a wait may be long.
     ///
     /// Dropping the future is a disconnect: a call that waits for a lock leaves the queue, and a function that runs
     /// already runs to completion.
-    pub(crate) async fn answer(self: &Arc<Self>, body: &[u8], origin: Origin) -> Response {
+    pub(crate) async fn answer(
+        self: &Arc<Self>,
+        body: impl AsRef<[u8]> + Send,
+        origin: Origin,
+    ) -> Response {
         let span = span::request(origin.traceparent.as_deref());
         self.answer_in_span(body, origin).instrument(span).await
     }
 
-    async fn answer_in_span(self: &Arc<Self>, body: &[u8], mut origin: Origin) -> Response {
+    async fn answer_in_span(
+        self: &Arc<Self>,
+        body: impl AsRef<[u8]> + Send,
+        mut origin: Origin,
+    ) -> Response {
         let mut record = Record::new(self, &origin);
         let caller = self.recognise(&origin.credential);
         if let Ok(caller) = &caller {
             record.by(caller);
         }
-        let admitted = caller.and_then(|caller| self.admit(caller));
+        let counted = std::mem::take(&mut origin.counted);
+        let admitted = caller.and_then(|caller| self.admit(caller, counted));
         let admitted = match origin.refusal.take() {
             Some(refusal) => admitted.and(Err(refusal)),
             None => admitted,
         };
-        let request = Request::parse(body);
-        if let Ok(request) = &request {
-            record.of(request);
-        }
-        let response = match (request, admitted) {
-            (Ok(request), Ok(caller)) => {
-                let id = request.id.clone();
-                let lock = record.lock.clone();
-                // An extension, or the reading of arguments, may panic as well as a function.
-                let answer = self.call(request, caller, origin, lock);
-                let answer = AssertUnwindSafe(answer).catch_unwind();
+        let prepared = self.prepare(body.as_ref(), admitted, origin, &mut record);
+        drop(body);
+        let response = match prepared {
+            Ok(ready) => {
+                let id = ready.id.clone();
+                // An extension may panic as well as a function.
+                let answer = AssertUnwindSafe(ready.run()).catch_unwind();
                 let failed = |_| Response::failure(Some(id), internal_error());
                 answer.await.unwrap_or_else(failed)
             }
-            (Ok(request), Err(refusal)) => Response::failure(Some(request.id), refusal),
-            // A stranger does not hear what is wrong with the request, only whose it was.
-            (Err(rejection), Err(refusal)) => Response::failure(rejection.id().cloned(), refusal),
-            (Err(rejection), Ok(_)) => {
-                if rejection.is_nested_too_deep() {
-                    self.metrics.refused(Refusal::Nesting);
-                }
-                rejection.into()
-            }
+            Err(response) => *response,
         };
         record.answered(&response);
         response.with_node(self.node.clone())
     }
 
+    /// Reads a request; the response where there is nothing to run.
+    fn prepare(
+        self: &Arc<Self>,
+        body: &[u8],
+        admitted: Result<Caller, ErrorObject>,
+        origin: Origin,
+        record: &mut Record<'_>,
+    ) -> Result<Ready, Box<Response>> {
+        let request = Request::parse(body);
+        if let Ok(request) = &request {
+            record.of(request);
+        }
+        match (request, admitted) {
+            (Ok(request), Ok(caller)) => {
+                let id = request.id.clone();
+                let lock = record.lock.clone();
+                // The reading of options and arguments may panic.
+                let check = AssertUnwindSafe(|| self.check(request, caller, origin, lock));
+                let failed = |_| Err(Response::failure(Some(id), internal_error()).into());
+                std::panic::catch_unwind(check).unwrap_or_else(failed)
+            }
+            (Ok(request), Err(refusal)) => Err(Response::failure(Some(request.id), refusal).into()),
+            // An unauthenticated client does not learn what is wrong with the request, only whose it was.
+            (Err(rejection), Err(refusal)) => {
+                Err(Response::failure(rejection.id().cloned(), refusal).into())
+            }
+            (Err(rejection), Ok(_)) => {
+                if rejection.is_nested_too_deep() {
+                    self.metrics.refused(Refusal::Nesting);
+                }
+                Err(rejected(rejection, origin.max_errors).into())
+            }
+        }
+    }
+
     /// Everything that can be wrong is found before anything is done.
-    async fn call(
+    fn check(
         self: &Arc<Self>,
         request: Request<'_>,
         caller: Caller,
         origin: Origin,
         lock: NotedLock,
-    ) -> Response {
-        let mut problems = Vec::new();
+    ) -> Result<Ready, Box<Response>> {
+        let mut problems = Problems::at_most(origin.max_errors);
         let function = self
             .registry
             .find(&request.call)
-            .map_err(|error| problems.push(error))
+            .map_err(|error| problems.note(|| error))
             .ok();
         let any_version = || self.registry.versions(&request.call.function).next();
         let allowed = match function.or_else(any_version) {
@@ -193,7 +240,7 @@ impl Core {
         };
         if let Err(refusal) = allowed {
             self.metrics.refused(Refusal::Forbidden);
-            return Response::failure(Some(request.id), refusal);
+            return Err(Response::failure(Some(request.id), refusal).into());
         }
         let asked = Asked {
             request: &request,
@@ -208,10 +255,9 @@ impl Core {
                 .map_err(|errors| problems.extend(errors))
                 .ok()
         });
-        shorten(&mut problems);
-        let end = match (Errors::try_from(problems), prepared) {
-            (Err(_), Some(call)) => End::Call(call),
-            (problems, _) => End::Fail(problems.unwrap_or_else(|_| internal_error().into())),
+        let end = match (problems.into_errors(), prepared) {
+            (None, Some(call)) => End::Call(call),
+            (problems, _) => End::Fail(problems.unwrap_or_else(|| internal_error().into())),
         };
         let version = function.map(|function| function.version.clone());
         let context = Context {
@@ -232,12 +278,31 @@ impl Core {
             cancellation: self.stop.child_token(),
             is_detached: function.is_some_and(|function| function.is_system),
         };
-        let (result, mut data) = Next::new(plan, end).run(context).await.into_parts();
-        let asked: Vec<Urn> = request.extensions.into_iter().map(|e| e.urn).collect();
-        data.sort_by_key(|(urn, _)| asked.iter().position(|asked| asked == urn));
+        Ok(Ready {
+            id: request.id,
+            asked: request.extensions.into_iter().map(|e| e.urn).collect(),
+            next: Next::new(plan, end),
+            context,
+        })
+    }
+}
+
+/// A call that was checked, and needs nothing of the body it came in.
+struct Ready {
+    id: RequestId,
+    /// The extensions in the order of the request.
+    asked: Vec<Urn>,
+    next: Next,
+    context: Context,
+}
+
+impl Ready {
+    async fn run(self) -> Response {
+        let (result, mut data) = self.next.run(self.context).await.into_parts();
+        data.sort_by_key(|(urn, _)| self.asked.iter().position(|asked| asked == urn));
         let response = match result {
-            Ok(result) => Response::success_raw(request.id, result),
-            Err(errors) => Response::failure(Some(request.id), errors),
+            Ok(result) => Response::success_raw(self.id, result),
+            Err(errors) => Response::failure(Some(self.id), errors),
         };
         data.into_iter().fold(response, |response, (urn, data)| {
             response.with_extension(urn, data)
@@ -275,7 +340,7 @@ impl<'a> Asked<'a> {
 
 impl Core {
     /// Checks the extensions that a request names.
-    fn plan(&self, asked: &Asked<'_>, problems: &mut Vec<ErrorObject>) -> Vec<Step> {
+    fn plan(&self, asked: &Asked<'_>, problems: &mut Problems) -> Vec<Step> {
         let Asked { request, .. } = asked;
         let mut plan: Vec<Step> = Vec::new();
         let mut unsupported: Vec<(usize, &str)> = Vec::new();
@@ -284,14 +349,16 @@ impl Core {
             let pointer = Pointer::root().key("extensions").index(index);
             let urn = extension.urn.as_str();
             let Some(place) = self.extensions.find(urn) else {
-                if extension.required {
+                if extension.required && unsupported.len() < MOST_NAMED {
                     unsupported.push((index, urn));
                 }
                 continue;
             };
             if seen.contains(&place) {
-                let message = format!("`{urn}` is asked for twice");
-                problems.push(ErrorObject::new(ErrorCode::InvalidRequest, message).at(pointer));
+                problems.note(|| {
+                    let message = format!("`{urn}` is asked for twice");
+                    ErrorObject::new(ErrorCode::InvalidRequest, message).at(pointer)
+                });
                 continue;
             }
             seen.push(place);
@@ -299,7 +366,7 @@ impl Core {
                 .function
                 .is_some_and(|function| !function.takes(place))
             {
-                problems.push(not_applicable(urn, request, pointer));
+                problems.note(|| not_applicable(urn, request, pointer));
                 continue;
             }
             let call = asked.extension(&extension.urn, extension.options.as_ref(), pointer);
@@ -314,7 +381,7 @@ impl Core {
             }
         }
         if let Some((first, _)) = unsupported.first() {
-            problems.push(self.not_supported(*first, &unsupported));
+            problems.note(|| self.not_supported(*first, &unsupported));
         }
         plan.extend(self.trace_of_header(asked, &seen));
         plan
@@ -334,7 +401,7 @@ impl Core {
     }
 
     fn not_supported(&self, first: usize, unsupported: &[(usize, &str)]) -> ErrorObject {
-        let urns: Vec<&str> = unsupported.iter().map(|(_, urn)| *urn).take(16).collect();
+        let urns: Vec<&str> = unsupported.iter().map(|(_, urn)| *urn).collect();
         let message = format!("Extension not supported: {}", urns.join(", "));
         let supported: Vec<&str> = self.extensions.all.iter().map(|e| e.urn()).collect();
         ErrorObject::new(ErrorCode::ExtensionNotSupported, message)
@@ -359,15 +426,16 @@ impl Core {
     }
 }
 
-/// A caller who got everything wrong need not hear of all of it, and must not get a larger answer than the request was.
-fn shorten(problems: &mut Vec<ErrorObject>) {
-    const MOST: usize = 64;
-    let count = problems.len();
-    if count > MOST {
-        problems.truncate(MOST - 1);
-        let message = format!("{} more problems are not listed", count - problems.len());
-        problems.push(ErrorObject::new(ErrorCode::InvalidRequest, message));
+/// What was wrong with the envelope, shortened where the answer has room for less.
+fn rejected(rejection: Rejection, max_errors: usize) -> Response {
+    if rejection.errors().as_slice().len() <= max_errors {
+        return rejection.into();
     }
+    let mut problems = Problems::at_most(max_errors);
+    problems.extend(rejection.errors().iter().cloned());
+    let errors = problems.into_errors();
+    let errors = errors.unwrap_or_else(|| internal_error().into());
+    Response::failure(rejection.id().cloned(), errors)
 }
 
 fn not_applicable(urn: &str, request: &Request<'_>, pointer: Pointer) -> ErrorObject {

@@ -1,46 +1,96 @@
 //! Reads the options of extensions and the arguments of system functions, finding all problems at once.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration as StdDuration;
 
-use forrst_protocol::{Duration, ErrorCode, ErrorObject, Errors, Pointer, RawObject, Unit};
+use forrst_protocol::{
+    Duration, ErrorCode, ErrorObject, Errors, MAX_PROBLEMS, Pointer, Problems, RawObject, Unit,
+    excerpt, short_message,
+};
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde::de::{Deserializer as _, MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::error::internal_error;
-use crate::function::read_json;
+use crate::function::read_json_text;
 
 /// An object whose members are taken out one by one. What is left at the end should not be there.
-pub(crate) struct Fields {
+///
+/// Members stay raw until they are asked for: as a [`Value`], a mebibyte of JSON takes 30.
+pub(crate) struct Fields<'a> {
     at: Pointer,
-    members: Map<String, Value>,
-    /// Whether the members are known. JSON has numbers and texts that nothing can hold.
+    text: &'a str,
+    /// The first members. No object that is meant well has more.
+    members: Vec<(Cow<'a, str>, &'a RawValue)>,
+    /// How many more there are, to be searched for in the text.
+    beyond: usize,
+    /// Whether the members are known.
     is_readable: bool,
-    problems: Vec<ErrorObject>,
+    problems: Problems,
 }
 
 /// What a member should have been, as the end of a sentence.
 type Expected = String;
 
-impl Fields {
-    pub(crate) fn read(object: Option<&RawObject<'_>>, at: Pointer) -> Self {
-        let none = || Ok(Map::new());
-        let members = object.map_or_else(none, |object| read_json(object, at.clone()));
-        let is_readable = members.is_ok();
-        let (members, problems) = match members {
-            Ok(members) => (members, Vec::new()),
-            Err(problem) => (Map::new(), vec![problem]),
-        };
-        Self {
-            at,
-            members,
-            is_readable,
-            problems,
-        }
+/// How many members are kept at hand.
+const KEPT: usize = MAX_PROBLEMS;
+
+/// No list or object that is read here is larger, and as a [`Value`] it takes many times its size.
+const MAX_STRUCTURE: usize = 64 * 1024;
+
+impl<'a> Fields<'a> {
+    pub(crate) fn read(object: Option<&'a RawObject<'_>>, at: Pointer) -> Self {
+        Self::of(object.map_or("{}", RawObject::get), at)
     }
 
-    /// A member that stays where it is.
-    pub(crate) fn peek(&self, name: &str) -> Option<&Value> {
-        self.members.get(name)
+    fn of(text: &'a str, at: Pointer) -> Self {
+        let mut fields = Self {
+            at,
+            text,
+            members: Vec::new(),
+            beyond: 0,
+            is_readable: true,
+            problems: Problems::default(),
+        };
+        let read = each_member(text, |name, value| {
+            if fields.members.len() < KEPT {
+                fields.members.push((name, value));
+            } else {
+                fields.beyond += 1;
+            }
+        });
+        if let Err(error) = read {
+            fields.is_readable = false;
+            fields.problem(fields.at.clone(), &error);
+        }
+        fields
+    }
+
+    /// Takes a member out.
+    fn take(&mut self, name: &str) -> Option<&'a RawValue> {
+        if let Some(index) = self.members.iter().position(|(own, _)| own == name) {
+            return Some(self.members.remove(index).1);
+        }
+        if self.beyond == 0 {
+            return None;
+        }
+        let mut found = None;
+        let _ = each_member(self.text, |own, value| {
+            if own == name {
+                found = Some(value);
+            }
+        });
+        // One that was among the first has been taken before.
+        self.beyond -= usize::from(found.is_some());
+        found
+    }
+
+    /// A string that stays where it is.
+    pub(crate) fn peek(&self, name: &str) -> Option<String> {
+        let (_, raw) = self.members.iter().find(|(own, _)| own == name)?;
+        serde_json::from_str(raw.get()).ok()
     }
 
     /// A member that has to be there.
@@ -49,14 +99,16 @@ impl Fields {
         name: &str,
         read: impl FnOnce(&Value) -> Result<T, Expected>,
     ) -> Option<T> {
-        if self.is_missing(name) {
-            self.problem(self.at.clone().key(name), format!("`{name}` is required"));
-        }
-        self.optional(name, read)
+        let raw = self.take(name);
+        self.note_if_missing(name, raw, "");
+        self.value(name, raw?, read)
     }
 
-    fn is_missing(&self, name: &str) -> bool {
-        self.is_readable && !self.members.contains_key(name)
+    fn note_if_missing(&mut self, name: &str, raw: Option<&RawValue>, example: &str) {
+        if self.is_readable && raw.is_none() {
+            let at = self.at.clone().key(name);
+            self.problem(at, format_args!("`{name}` is required{example}"));
+        }
     }
 
     /// A member that may be missing, but not be null.
@@ -65,11 +117,41 @@ impl Fields {
         name: &str,
         read: impl FnOnce(&Value) -> Result<T, Expected>,
     ) -> Option<T> {
-        let value = self.members.remove(name)?;
-        match read(&value) {
-            Ok(read) => Some(read),
-            Err(expected) => {
-                self.problem(self.at.clone().key(name), format!("`{name}` {expected}"));
+        let raw = self.take(name)?;
+        self.value(name, raw, read)
+    }
+
+    /// An object that may be missing, as its text.
+    pub(crate) fn optional_object(&mut self, name: &str) -> Option<RawObject<'a>> {
+        let raw = self.take(name)?;
+        let object = RawObject::try_from(raw).ok();
+        if object.is_none() {
+            self.refuse(name, "must be an object");
+        }
+        object
+    }
+
+    fn value<T>(
+        &mut self,
+        name: &str,
+        raw: &RawValue,
+        read: impl FnOnce(&Value) -> Result<T, Expected>,
+    ) -> Option<T> {
+        let text = raw.get();
+        if text.len() > MAX_STRUCTURE && text.starts_with(['[', '{']) {
+            self.refuse(name, format_args!("is larger than {MAX_STRUCTURE} bytes"));
+            return None;
+        }
+        let at = self.at.clone().key(name);
+        match read_json_text(text, at).map(|value: Value| read(&value)) {
+            Ok(Ok(read)) => Some(read),
+            Ok(Err(expected)) => {
+                self.refuse(name, expected);
+                None
+            }
+            // JSON has numbers and texts that nothing can hold.
+            Err(problem) => {
+                self.problems.note(|| problem);
                 None
             }
         }
@@ -77,35 +159,30 @@ impl Fields {
 
     /// A `{value, unit}` that has to be there, and to be positive.
     pub(crate) fn required_duration(&mut self, name: &str) -> Option<(Duration, StdDuration)> {
-        if self.is_missing(name) {
-            let message = format!(
-                "`{name}` is required, for example {{\"value\": 30, \"unit\": \"second\"}}"
-            );
-            self.problem(self.at.clone().key(name), message);
-        }
-        self.optional_duration(name)
+        let raw = self.take(name);
+        let example = ", for example {\"value\": 30, \"unit\": \"second\"}";
+        self.note_if_missing(name, raw, example);
+        self.duration_of(name, raw?)
     }
 
     /// A positive `{value, unit}` that may be missing.
     pub(crate) fn optional_duration(&mut self, name: &str) -> Option<(Duration, StdDuration)> {
-        let value = self.members.remove(name)?;
-        let at = self.at.clone().key(name);
-        let Value::Object(members) = value else {
-            let message = format!("`{name}` must be an object with `value` and `unit`");
-            self.problem(at, message);
+        let raw = self.take(name)?;
+        self.duration_of(name, raw)
+    }
+
+    fn duration_of(&mut self, name: &str, raw: &RawValue) -> Option<(Duration, StdDuration)> {
+        if !raw.get().starts_with('{') {
+            self.refuse(name, "must be an object with `value` and `unit`");
             return None;
-        };
-        let mut inner = Self {
-            at,
-            members,
-            is_readable: true,
-            problems: Vec::new(),
-        };
+        }
+        let mut inner = Fields::of(raw.get(), self.at.clone().key(name));
         let duration = inner.duration();
         inner.refuse_the_rest();
-        let is_good = inner.problems.is_empty();
-        self.problems.append(&mut inner.problems);
-        duration.filter(|_| is_good)
+        let problems = inner.problems.into_errors();
+        let duration = duration.filter(|_| problems.is_none());
+        self.problems.extend(problems.into_iter().flatten());
+        duration
     }
 
     /// This object itself as a positive `{value, unit}`.
@@ -124,16 +201,16 @@ impl Fields {
     }
 
     /// Notes a problem with a member that had the right shape.
-    pub(crate) fn refuse(&mut self, name: &str, why: impl std::fmt::Display) {
-        self.problem(self.at.clone().key(name), format!("`{name}` {why}"));
+    pub(crate) fn refuse(&mut self, name: &str, why: impl fmt::Display) {
+        self.problem(self.at.clone().key(name), format_args!("`{name}` {why}"));
     }
 
     /// Everything that was wrong, unknown members among it.
     pub(crate) fn finish(mut self) -> Result<(), Errors> {
         self.refuse_the_rest();
-        match Errors::try_from(self.problems) {
-            Ok(problems) => Err(problems),
-            Err(_) => Ok(()),
+        match self.problems.into_errors() {
+            Some(problems) => Err(problems),
+            None => Ok(()),
         }
     }
 
@@ -146,21 +223,56 @@ impl Fields {
     /// As [`finish`](Self::finish) for an object that may have members we do not know.
     pub(crate) fn finish_open(mut self) -> Result<(), Errors> {
         self.members.clear();
+        self.beyond = 0;
         self.finish()
     }
 
     fn refuse_the_rest(&mut self) {
-        for name in std::mem::take(&mut self.members).into_iter().map(|m| m.0) {
-            let at = self.at.clone().key(&name);
-            self.problem(at, format!("`{name}` is not known here"));
+        let mut rest = std::mem::take(&mut self.members);
+        rest.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        for (name, _) in rest {
+            let at = self.at.key_within_limit(&name);
+            let at = at.unwrap_or_else(|| self.at.clone());
+            self.problem(at, format_args!("`{}` is not known here", excerpt(&name)));
+        }
+        self.problems
+            .note_unlisted(std::mem::take(&mut self.beyond));
+    }
+
+    fn problem(&mut self, at: Pointer, message: impl fmt::Display) {
+        self.problems
+            .note(|| ErrorObject::new(ErrorCode::InvalidArguments, short_message(message)).at(at));
+    }
+}
+
+/// Hands over the members of a JSON object one by one.
+fn each_member<'a>(
+    text: &'a str,
+    visit: impl FnMut(Cow<'a, str>, &'a RawValue),
+) -> Result<(), serde_json::Error> {
+    struct EachMember<F>(F);
+
+    impl<'de, F: FnMut(Cow<'de, str>, &'de RawValue)> Visitor<'de> for EachMember<F> {
+        type Value = ();
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(mut self, mut object: A) -> Result<(), A::Error> {
+            while let Some((Name(name), value)) = object.next_entry::<Name<'de>, &RawValue>()? {
+                (self.0)(name, value);
+            }
+            Ok(())
         }
     }
 
-    fn problem(&mut self, at: Pointer, message: String) {
-        self.problems
-            .push(ErrorObject::new(ErrorCode::InvalidArguments, message).at(at));
-    }
+    serde_json::Deserializer::from_str(text).deserialize_map(EachMember(visit))
 }
+
+/// A key, borrowed where it has no escapes.
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 pub(crate) fn text(value: &Value) -> Result<String, Expected> {
     let text = value.as_str().ok_or("must be a string")?;

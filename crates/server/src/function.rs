@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 
-pub(crate) use self::arguments::read_json;
+pub(crate) use self::arguments::{read_json, read_json_text};
 use crate::error::internal_error;
 use crate::{Context, FunctionError};
 

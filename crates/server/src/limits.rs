@@ -9,7 +9,7 @@ use std::time::Duration;
 use forrst_protocol::DEFAULT_MAX_BODY_BYTES;
 
 pub(crate) use self::held::HeldLocks;
-pub(crate) use self::rate::RateLimit;
+pub(crate) use self::rate::{RateLimit, network};
 pub(crate) use self::refusals::Refusal;
 
 /// What a server allows at most.
@@ -40,6 +40,8 @@ pub struct Limits {
     pub max_locks_per_caller: Option<usize>,
     /// How many requests a caller may make in a second; any number when there is none.
     pub max_rate: Option<u32>,
+    /// How many requests an address may make in a second that show no valid key, where keys are needed.
+    pub max_unauthenticated_rate: u32,
     /// How long a client may take to send the head of a request, or go without an authorised request, or leave an answer unread.
     pub idle_timeout: Duration,
     /// How long a client may take to send the body of a request.
@@ -61,6 +63,7 @@ impl Default for Limits {
             max_bytes_per_caller: 64 * 1024 * 1024,
             max_locks_per_caller: None,
             max_rate: None,
+            max_unauthenticated_rate: 200,
             idle_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),
         }

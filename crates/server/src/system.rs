@@ -191,7 +191,7 @@ fn errors_of(function: &str) -> Vec<(ErrorCode, String)> {
 }
 
 /// The arguments of a system function.
-fn arguments_of(raw: &RawObject<'_>) -> Fields {
+fn arguments_of<'a>(raw: &'a RawObject<'_>) -> Fields<'a> {
     Fields::read(Some(raw), arguments_pointer())
 }
 

@@ -1,5 +1,7 @@
 //! Who is let in, and who is not.
 
+use std::time::Duration;
+
 use forrst_protocol::{ErrorCode, ErrorObject};
 use serde_json::json;
 
@@ -7,7 +9,16 @@ use super::Core;
 use crate::AuditEntry;
 use crate::access::{Caller, Credential, Role};
 use crate::extension::millis;
-use crate::limits::Refusal;
+use crate::limits::{Refusal, network};
+
+/// Whether a request was counted against its sender's rate. Each is counted once, as early as its sender is known.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Counted {
+    #[default]
+    NotYet,
+    Admitted,
+    Refused(ErrorObject),
+}
 
 impl Core {
     /// Who somebody is, by what they show.
@@ -25,8 +36,22 @@ impl Core {
         credential: &Credential,
         from: Option<&str>,
     ) -> Result<Caller, ErrorObject> {
-        let caller = self.recognise(credential);
-        caller.inspect_err(|why| self.denied(what, None, from, why))
+        self.recognise(credential).or_else(|why| {
+            self.count_unauthenticated(from)?;
+            self.denied(what, None, from, &why);
+            Err(why)
+        })
+    }
+
+    /// Counts a request of a client that is not known.
+    ///
+    /// # Errors
+    ///
+    /// When its address has sent too many: then nothing more is worth doing for it, not even writing it down.
+    pub(crate) fn count_unauthenticated(&self, from: Option<&str>) -> Result<(), ErrorObject> {
+        let address = from.and_then(network);
+        let taken = self.unauthenticated.take(address.as_ref());
+        taken.map_err(|wait| self.too_many_requests(wait))
     }
 
     /// Whether somebody may look at what the server does, now.
@@ -36,7 +61,8 @@ impl Core {
         credential: &Credential,
         from: Option<&str>,
     ) -> Result<(), ErrorObject> {
-        let caller = self.admit(self.let_in(what, credential, from)?)?;
+        let caller = self.let_in(what, credential, from)?;
+        let caller = self.admit(caller, Counted::NotYet)?;
         let allowed = caller.check_roles(&[Role::Observe, Role::Admin], what);
         allowed.inspect_err(|why| {
             self.metrics.refused(Refusal::Forbidden);
@@ -63,16 +89,29 @@ impl Core {
         });
     }
 
-    /// Lets a caller make a request, unless they have made too many already.
-    pub(crate) fn admit(&self, caller: Caller) -> Result<Caller, ErrorObject> {
+    /// Counts a request of a caller.
+    pub(crate) fn count(&self, caller: &Caller) -> Counted {
         match self.rate.take(caller.name()) {
-            Ok(()) => Ok(caller),
-            Err(wait) => {
-                self.metrics.refused(Refusal::Rate);
-                let error =
-                    ErrorObject::new(ErrorCode::RateLimited, "Too many requests: slow down");
-                Err(error.with_detail("retry_after", json!(millis(wait))))
-            }
+            Ok(()) => Counted::Admitted,
+            Err(wait) => Counted::Refused(self.too_many_requests(wait)),
         }
+    }
+
+    /// Lets a caller make a request, unless they have made too many already.
+    pub(crate) fn admit(&self, caller: Caller, counted: Counted) -> Result<Caller, ErrorObject> {
+        let counted = match counted {
+            Counted::NotYet => self.count(&caller),
+            counted => counted,
+        };
+        match counted {
+            Counted::Refused(why) => Err(why),
+            Counted::NotYet | Counted::Admitted => Ok(caller),
+        }
+    }
+
+    fn too_many_requests(&self, wait: Duration) -> ErrorObject {
+        self.metrics.refused(Refusal::Rate);
+        let error = ErrorObject::new(ErrorCode::RateLimited, "Too many requests: slow down");
+        error.with_detail("retry_after", json!(millis(wait)))
     }
 }

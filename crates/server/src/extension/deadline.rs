@@ -46,7 +46,7 @@ enum Limit {
 }
 
 fn read(mut fields: Fields) -> Result<Limit, Errors> {
-    let is_absolute = fields.peek("unit").and_then(Value::as_str) == Some("iso8601");
+    let is_absolute = fields.peek("unit").as_deref() == Some("iso8601");
     let limit = if is_absolute {
         fields.optional("unit", |_| Ok(()));
         let timestamp = fields.required("value", |value| {

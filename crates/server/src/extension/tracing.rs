@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use forrst_protocol::{Errors, Urn};
-use serde_json::{Map, Value, json};
+use forrst_protocol::{Errors, RawObject, Urn};
+use serde_json::{Value, json};
 use tracing::Instrument;
 
 use super::deadline::millis;
@@ -52,8 +52,8 @@ pub struct Trace {
     pub span_id: String,
     /// The call that made this call.
     pub parent_span_id: Option<String>,
-    /// What travels along.
-    pub baggage: Map<String, Value>,
+    /// What travels along, as the caller wrote it.
+    pub baggage: RawObject<'static>,
 }
 
 impl Trace {
@@ -65,15 +65,13 @@ impl Trace {
         let trace_id = fields.required("trace_id", named);
         let caller = fields.required("span_id", named);
         fields.optional("parent_span_id", named);
-        let baggage = fields.optional("baggage", |value| {
-            Ok(value.as_object().cloned().ok_or("must be an object")?)
-        });
+        let baggage = fields.optional_object("baggage");
         fields.finish_open()?;
         Ok(Self {
             trace_id: trace_id.unwrap_or_default(),
             span_id: fresh_span_id(),
             parent_span_id: caller,
-            baggage: baggage.unwrap_or_default(),
+            baggage: baggage.map(RawObject::into_owned).unwrap_or_default(),
         })
     }
 
@@ -102,7 +100,7 @@ impl Trace {
             trace_id: trace_id.to_owned(),
             span_id: fresh_span_id(),
             parent_span_id: Some(parent.to_owned()),
-            baggage: Map::new(),
+            baggage: RawObject::default(),
         })
     }
 }

@@ -1,8 +1,11 @@
 //! Reads a function's arguments into its type, and says all that is wrong with them.
 
+use std::fmt;
 use std::sync::OnceLock;
 
-use forrst_protocol::{ErrorCode, ErrorObject, Errors, Pointer, RawObject};
+use forrst_protocol::{
+    ErrorCode, ErrorObject, Errors, MAX_PROBLEMS, Pointer, RawObject, excerpt, short_message,
+};
 use jsonschema::Validator;
 use jsonschema::error::ValidationErrorKind;
 use schemars::Schema;
@@ -11,8 +14,8 @@ use serde_json::Value;
 
 use crate::error::arguments_pointer;
 
-/// A caller who got everything wrong need not hear of all of it.
-const MAX_PROBLEMS: usize = 64;
+/// Larger arguments are not explained in full: the validator needs them as a [`Value`], which takes 30 times their size.
+const MAX_EXPLAINED: usize = 64 * 1024;
 
 /// Serde decides whether arguments are good, and stops at the first problem. The schema knows the others.
 pub(crate) struct Explain {
@@ -29,6 +32,9 @@ impl Explain {
     }
 
     fn problems(&self, raw: &RawObject<'_>) -> Vec<ErrorObject> {
+        if raw.get().len() > MAX_EXPLAINED {
+            return Vec::new();
+        }
         let compile = || jsonschema::validator_for(self.schema.as_value()).ok();
         let (Some(validator), Ok(arguments)) = (
             self.validator.get_or_init(compile),
@@ -59,26 +65,35 @@ pub(crate) fn read_json<T: DeserializeOwned>(
     raw: &RawObject<'_>,
     at: Pointer,
 ) -> Result<T, ErrorObject> {
-    let mut json = serde_json::Deserializer::from_str(raw.get());
+    read_json_text(raw.get(), at)
+}
+
+/// Reads any JSON text that stands at `at` in the request.
+pub(crate) fn read_json_text<T: DeserializeOwned>(
+    text: &str,
+    at: Pointer,
+) -> Result<T, ErrorObject> {
+    let mut json = serde_json::Deserializer::from_str(text);
     serde_path_to_error::deserialize(&mut json).map_err(|error| first_problem(&error, at))
 }
 
 /// One problem that the schema sees, or several when it is about several members.
 fn explain(error: &jsonschema::ValidationError<'_>) -> Vec<ErrorObject> {
-    let at = match Pointer::parse(error.instance_path().as_str()) {
-        Ok(relative) => below(arguments_pointer(), &relative),
-        Err(_) => arguments_pointer(),
-    };
+    let at = below(arguments_pointer(), error.instance_path().as_str());
     match error.kind() {
         ValidationErrorKind::Required { property } => {
             let name = property.as_str().unwrap_or_default();
-            vec![problem(at.key(name), format!("`{name}` is required"))]
+            vec![problem(at.key(name), format_args!("`{name}` is required"))]
         }
         ValidationErrorKind::AdditionalProperties { unexpected } => unexpected
             .iter()
-            .map(|name| problem(at.clone().key(name), format!("`{name}` is not known here")))
+            .take(MAX_PROBLEMS)
+            .map(|name| {
+                let at = at.key_within_limit(name).unwrap_or_else(|| at.clone());
+                problem(at, format_args!("`{}` is not known here", excerpt(name)))
+            })
             .collect(),
-        _ => vec![problem(at, error.to_string())],
+        _ => vec![problem(at, error)],
     }
 }
 
@@ -88,23 +103,34 @@ fn first_problem(
     at: Pointer,
 ) -> ErrorObject {
     use serde_path_to_error::Segment;
-    let at = error.path().iter().fold(at, |at, segment| match segment {
-        Segment::Seq { index } => at.index(*index),
-        Segment::Map { key } => at.key(key),
-        Segment::Enum { variant } => at.key(variant),
-        Segment::Unknown => at,
-    });
+    let longer = error
+        .path()
+        .iter()
+        .try_fold(at, |at, segment| match segment {
+            Segment::Seq { index } => Ok(at.index(*index)),
+            Segment::Map { key: name } | Segment::Enum { variant: name } => {
+                at.key_within_limit(name).ok_or(at)
+            }
+            Segment::Unknown => Ok(at),
+        });
+    let (Ok(at) | Err(at)) = longer;
     // The position of serde_json counts inside the object, which nobody sees alone.
     let message = error.inner().to_string();
-    let message = message.split(" at line ").next().unwrap_or(&message);
-    problem(at, message.to_owned())
+    let end = message.rfind(" at line ").unwrap_or(message.len());
+    problem(at, &message[..end])
 }
 
-fn below(start: Pointer, relative: &Pointer) -> Pointer {
-    let joined = format!("{start}{relative}");
-    Pointer::parse(&joined).unwrap_or(start)
+/// The place that the validator names below another one, or the closest around it where that has a short pointer.
+fn below(start: Pointer, relative: &str) -> Pointer {
+    let mut names = relative.split('/').skip(1);
+    let longer = names.try_fold(start, |at, name| {
+        let name = name.replace("~1", "/").replace("~0", "~");
+        at.key_within_limit(&name).ok_or(at)
+    });
+    let (Ok(at) | Err(at)) = longer;
+    at
 }
 
-fn problem(at: Pointer, message: String) -> ErrorObject {
-    ErrorObject::new(ErrorCode::InvalidArguments, message).at(at)
+fn problem(at: Pointer, message: impl fmt::Display) -> ErrorObject {
+    ErrorObject::new(ErrorCode::InvalidArguments, short_message(message)).at(at)
 }

@@ -1,29 +1,52 @@
 //! How often a caller may ask.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use forrst_lock::Caller as CallerName;
-use tokio::time::Instant;
+use governor::clock::{Clock, MonotonicClock};
+use governor::middleware::NoOpMiddleware;
+use governor::state::keyed::HashMapStateStore;
+use governor::{Quota, RateLimiter};
 
-/// A bucket of tokens for each caller: it holds those of one second, and a request takes one.
+/// A bucket of tokens for each sender: it holds those of one second, and a request takes one. Buckets that are full again are
+/// forgotten.
 #[derive(Debug)]
-pub(crate) struct RateLimit {
-    /// The time in which one token comes back; none when there is no limit.
-    interval: Option<Duration>,
-    /// When the bucket of a caller is full again. As many callers as there are names in the keys file.
-    full_at: Mutex<HashMap<Option<CallerName>, Instant>>,
+pub(crate) struct RateLimit<K: Hash + Eq + Clone, C: Clock = MonotonicClock> {
+    /// `None` when there is no limit.
+    buckets: Option<Buckets<K, C>>,
+    clock: C,
+    taken: AtomicU32,
 }
 
-/// What a full bucket lasts for.
-const BURST: Duration = Duration::from_secs(1);
+/// Senders that are not told apart share the bucket of `None`.
+type Buckets<K, C> =
+    RateLimiter<Option<K>, HashMapStateStore<Option<K>>, C, NoOpMiddleware<<C as Clock>::Instant>>;
 
-impl RateLimit {
+/// How many tokens are taken between two evictions.
+const EVICT_EVERY: u32 = 1024;
+
+/// How many senders have buckets of their own, however many take part in a flood.
+const MOST_BUCKETS: usize = 65_536;
+
+impl<K: Hash + Eq + Clone> RateLimit<K> {
     pub(crate) fn new(per_second: Option<u32>) -> Self {
+        Self::with_clock(per_second, MonotonicClock)
+    }
+}
+
+impl<K: Hash + Eq + Clone, C: Clock + Clone> RateLimit<K, C> {
+    fn with_clock(per_second: Option<u32>, clock: C) -> Self {
+        let buckets = per_second.map(|count| {
+            let quota = Quota::per_second(NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN));
+            RateLimiter::new(quota, HashMapStateStore::default(), clock.clone())
+        });
         Self {
-            interval: per_second.map(|count| BURST / count.max(1)),
-            full_at: Mutex::default(),
+            buckets,
+            clock,
+            taken: AtomicU32::new(0),
         }
     }
 
@@ -32,59 +55,103 @@ impl RateLimit {
     /// # Errors
     ///
     /// How long it takes until there is one.
-    pub(crate) fn take(&self, caller: Option<&CallerName>) -> Result<(), Duration> {
-        let Some(interval) = self.interval else {
+    pub(crate) fn take(&self, sender: Option<&K>) -> Result<(), Duration> {
+        let Some(buckets) = &self.buckets else {
             return Ok(());
         };
-        let now = Instant::now();
-        let mut callers = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let full_at = callers.entry(caller.cloned()).or_insert(now);
-        let then = (*full_at).max(now) + interval;
-        match then.checked_duration_since(now + BURST) {
-            None | Some(Duration::ZERO) => {
-                *full_at = then;
-                Ok(())
-            }
-            Some(too_early_by) => Err(too_early_by),
+        if self.taken.fetch_add(1, Ordering::Relaxed) % EVICT_EVERY == EVICT_EVERY - 1 {
+            buckets.retain_recent();
+            buckets.shrink_to_fit();
         }
+        let is_crowded = sender.is_some() && buckets.len() >= MOST_BUCKETS;
+        let taken = buckets.check_key(&sender.filter(|_| !is_crowded).cloned());
+        taken.map_err(|not_until| not_until.wait_time_from(self.clock.now()))
     }
+}
+
+/// What clients are told apart by that have not said who they are: an IPv4 address, or the network of an IPv6 address, since
+/// one client has all of its addresses.
+pub(crate) fn network(address: &str) -> Option<IpAddr> {
+    Some(match address.parse().ok()? {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) & (u128::MAX << 64);
+            Ipv6Addr::from(network).into()
+        }
+        address @ IpAddr::V4(_) => address,
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::advance;
+    use governor::clock::FakeRelativeClock;
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_burst_is_allowed_and_then_the_rate() {
-        let limit = RateLimit::new(Some(10));
+    fn limit(per_second: u32) -> (RateLimit<String, FakeRelativeClock>, FakeRelativeClock) {
+        let clock = FakeRelativeClock::default();
+        (
+            RateLimit::with_clock(Some(per_second), clock.clone()),
+            clock,
+        )
+    }
+
+    #[test]
+    fn a_burst_is_allowed_and_then_the_rate() {
+        let (limit, clock) = limit(10);
         for _ in 0..10 {
             assert_eq!(limit.take(None), Ok(()));
         }
         assert_eq!(limit.take(None), Err(Duration::from_millis(100)));
-        advance(Duration::from_millis(100)).await;
+        clock.advance(Duration::from_millis(100));
         assert_eq!(limit.take(None), Ok(()));
         assert!(limit.take(None).is_err());
-        advance(Duration::from_secs(60)).await;
+        clock.advance(Duration::from_secs(60));
         let taken = std::iter::repeat_with(|| limit.take(None));
         assert_eq!(taken.take_while(Result::is_ok).count(), 10);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn each_caller_has_a_bucket() {
-        let limit = RateLimit::new(Some(1));
-        let somebody = CallerName::parse("somebody").unwrap();
+    #[test]
+    fn each_caller_has_a_bucket() {
+        let (limit, _) = limit(1);
+        let other = "other".to_owned();
         assert_eq!(limit.take(None), Ok(()));
-        assert_eq!(limit.take(Some(&somebody)), Ok(()));
+        assert_eq!(limit.take(Some(&other)), Ok(()));
         assert!(limit.take(None).is_err());
-        assert!(limit.take(Some(&somebody)).is_err());
+        assert!(limit.take(Some(&other)).is_err());
     }
 
-    #[tokio::test]
-    async fn without_a_limit_nothing_is_counted() {
-        let limit = RateLimit::new(None);
+    #[test]
+    fn without_a_limit_nothing_is_counted() {
+        let limit = RateLimit::<String>::new(None);
         assert!((0..10_000).all(|_| limit.take(None).is_ok()));
-        assert!(limit.full_at.lock().unwrap().is_empty());
+        assert!(limit.buckets.is_none());
+    }
+
+    #[test]
+    fn buckets_that_are_full_again_are_forgotten() {
+        let (limit, clock) = limit(1);
+        for number in 0..100_000 {
+            clock.advance(Duration::from_millis(10));
+            assert_eq!(limit.take(Some(&format!("caller {number}"))), Ok(()));
+        }
+        let kept = limit.buckets.unwrap().len();
+        assert!(kept <= 2 * EVICT_EVERY as usize, "{kept} buckets are kept");
+    }
+
+    #[test]
+    fn a_flood_from_many_addresses_shares_the_last_bucket() {
+        let (limit, _) = limit(1);
+        let senders = (0..MOST_BUCKETS + 10).map(|number| number.to_string());
+        let refused = senders.filter(|sender| limit.take(Some(sender)).is_err());
+        assert_eq!(refused.count(), 9);
+        assert_eq!(limit.buckets.unwrap().len(), MOST_BUCKETS + 1);
+    }
+
+    #[test]
+    fn addresses_of_one_network_are_one_client() {
+        assert_eq!(network("2001:db8::1"), network("2001:db8::ffff:1:2:3"));
+        assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
+        assert_ne!(network("192.0.2.1"), network("192.0.2.2"));
+        assert_eq!(network("unix"), None);
     }
 }

@@ -214,6 +214,7 @@ impl ServerBuilder {
             node,
             access: self.access,
             rate: RateLimit::new(limits.max_rate),
+            unauthenticated: RateLimit::new(Some(limits.max_unauthenticated_rate)),
             held: Arc::new(HeldLocks::new(limits.max_locks_per_caller)),
             limits,
             locks,

@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use bytes::{Bytes, BytesMut};
-use forrst_protocol::{ErrorCode, ErrorObject};
+use forrst_protocol::{ErrorCode, ErrorObject, MAX_PROBLEMS};
 use http_body_util::BodyExt;
 use serde::Serialize;
 use tokio::time::{Instant, timeout};
@@ -22,11 +22,11 @@ use tokio::time::{Instant, timeout};
 use super::budget::{Budgets, Pool, TakenBytes};
 use super::connection::{Authorised, Connection, KeptBytes};
 use super::host_check::HostCheck;
-use super::rpc::{Rpc, Sender};
+use super::rpc::{Frame, Rpc, Sender};
 use super::websocket;
 use crate::Server;
 use crate::access::{Caller, Credential};
-use crate::core::Origin;
+use crate::core::{Counted, Origin};
 use crate::limits;
 use crate::system::{Health, of_store};
 
@@ -101,8 +101,10 @@ async fn forrst(State(app): State<App>, request: Request) -> Response {
                 credential: sender.credential,
                 from: sender.from,
                 refusal: sender.refusal,
+                max_errors: MAX_PROBLEMS,
+                counted: Counted::NotYet,
             };
-            let response = server.core.answer(&body, origin).await;
+            let response = server.core.answer(body, origin).await;
             let status = StatusCode::from_u16(response.http_status());
             (
                 status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
@@ -183,8 +185,9 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
             sender,
             authorised: _authorised,
         }) => {
+            let frame = Frame::read(body);
             let _permits = match connection {
-                Some(connection) => connection.in_flight.take(Rpc::count(&body)).await,
+                Some(connection) => connection.in_flight.take(frame.count()).await,
                 None => None,
             };
             // Each call in the frame is told that it is refused; the status is for those who look no further.
@@ -192,7 +195,7 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
                 Ok(_) => StatusCode::OK,
                 Err(_) => StatusCode::UNAUTHORIZED,
             };
-            match app.rpc.answer(&body, sender).await {
+            match app.rpc.answer(&frame, sender).await {
                 Some(answer) => {
                     let mut reply = ask_for_key(json_bytes(status, answer.into()));
                     reply.extensions_mut().insert(KeptBytes::new(bytes));
@@ -360,6 +363,11 @@ async fn read_post(server: &Server, request: Request) -> Result<Posted, Refusal>
             authorised: connection.as_ref().map(Connection::authorised),
         });
     };
+    let counted = server.core.count_unauthenticated(sender.from.as_deref());
+    counted.map_err(|error| Refusal {
+        status: StatusCode::TOO_MANY_REQUESTS,
+        error,
+    })?;
     // Without valid credentials, a client learns that and nothing about its body. The id in it is read where that is cheap.
     let permit = connection.as_ref().map(|connection| connection.anonymous());
     let body = match permit {

@@ -1,11 +1,16 @@
 //! JSON-RPC 2.0: `forrst.call` carries a Forrst request, `rpc.discover` describes the server.
 //!
-//! jsonrpsee has the methods. The frame is looked at before, because jsonrpsee takes a request whose id it cannot read for a
-//! notification, and its caller would wait for ever; and the entries of a batch run side by side.
+//! jsonrpsee has the methods. The frame is read before, because jsonrpsee takes a request whose id it cannot read for a
+//! notification, and its caller would wait for ever; and the entries of a batch run side by side. Every entry is counted
+//! against its caller's rate before anything else is done with it.
 
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use forrst_protocol::{ErrorCode, ErrorObject};
+use bytes::Bytes;
+use forrst_protocol::{ErrorCode, ErrorObject, MAX_PROBLEMS};
 use futures_util::future::join_all;
 use jsonrpsee::core::server::Methods;
 use jsonrpsee::types::ErrorObjectOwned;
@@ -14,22 +19,24 @@ use jsonrpsee::types::error::{
 };
 use jsonrpsee::{Extensions, RpcModule};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{Deserializer as _, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::openrpc;
-use crate::access::Credential;
-use crate::core::{Core, Origin};
+use crate::access::{Caller, Credential};
+use crate::core::{Core, Counted, Origin};
 use crate::limits::Refusal;
 
 /// How many entries a batch may have.
 const MAX_BATCH: usize = 100;
 
-/// What `rpc.discover`, which has no Forrst answer, says to strangers.
+const CALL: &str = "forrst.call";
+
+/// For unauthenticated clients, where there is no Forrst answer to say it in.
 const UNAUTHORIZED_CODE: i32 = -32001;
-/// And to those who ask too often.
+/// For callers that ask too often, likewise.
 const RATE_LIMITED_CODE: i32 = -32002;
 
 pub(super) struct Rpc {
@@ -47,6 +54,104 @@ pub(super) struct Sender {
     pub(super) refusal: Option<ErrorObject>,
 }
 
+/// What a method needs to know about the entry that calls it.
+#[derive(Clone, Default)]
+struct Entry {
+    sender: Sender,
+    counted: Counted,
+    /// How many errors its answer may list.
+    max_errors: usize,
+}
+
+/// A message: one request or a batch, taken apart once.
+pub(super) struct Frame {
+    text: Bytes,
+    shape: Shape,
+}
+
+enum Shape {
+    NotUtf8,
+    /// What looks like a batch, and why it is none.
+    NotJson(String),
+    /// No batch. Whether it is JSON shows when it is read.
+    One,
+    Batch(Batch),
+}
+
+/// Where the entries of a batch are, and how many there are; of too many not all are kept.
+#[derive(Default)]
+struct Batch {
+    entries: Vec<Range<usize>>,
+    count: usize,
+}
+
+impl AsRef<[u8]> for Frame {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+impl Frame {
+    pub(super) fn read(text: Bytes) -> Self {
+        let shape = match std::str::from_utf8(&text) {
+            Err(_) => Shape::NotUtf8,
+            Ok(text) if !text.trim_ascii_start().starts_with('[') => Shape::One,
+            Ok(text) => match Batch::read(text) {
+                Ok(batch) => Shape::Batch(batch),
+                Err(why) => Shape::NotJson(why.to_string()),
+            },
+        };
+        Self { text, shape }
+    }
+
+    /// How many requests it has.
+    pub(super) fn count(&self) -> usize {
+        match &self.shape {
+            Shape::Batch(batch) => batch.count.clamp(1, MAX_BATCH),
+            _ => 1,
+        }
+    }
+
+    fn part(&self, range: Range<usize>) -> &str {
+        let bytes = self.text.get(range).unwrap_or_default();
+        std::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+impl Batch {
+    fn read(text: &str) -> Result<Self, serde_json::Error> {
+        struct Entries<'a>(&'a str);
+
+        impl<'de> Visitor<'de> for Entries<'_> {
+            type Value = Batch;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an array")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Batch, A::Error> {
+                let mut batch = Batch::default();
+                while batch.count < MAX_BATCH
+                    && let Some(entry) = array.next_element::<&'de RawValue>()?
+                {
+                    let start = entry.get().as_ptr().addr() - self.0.as_ptr().addr();
+                    batch.entries.push(start..start + entry.get().len());
+                    batch.count += 1;
+                }
+                while array.next_element::<IgnoredAny>()?.is_some() {
+                    batch.count += 1;
+                }
+                Ok(batch)
+            }
+        }
+
+        let mut json = serde_json::Deserializer::from_str(text);
+        let batch = json.deserialize_seq(Entries(text))?;
+        json.end()?;
+        Ok(batch)
+    }
+}
+
 impl Rpc {
     pub(super) fn new(core: Arc<Core>) -> Self {
         let document = to_raw_value(&openrpc::document(&core));
@@ -54,26 +159,22 @@ impl Rpc {
         let mut module = RpcModule::new(core.clone());
         let distinct = "the two methods have different names";
         module
-            .register_async_method("forrst.call", async |params, core, extensions| {
+            .register_async_method(CALL, async |params, core, extensions| {
                 call(params.as_str(), &core, &extensions).await
             })
             .expect(distinct);
         // Functions cannot be added any more: one document is enough.
         module
             .register_method("rpc.discover", move |_, core, extensions| {
-                let sender = extensions.get::<Sender>().cloned().unwrap_or_default();
-                let caller =
-                    core.let_in("rpc.discover", &sender.credential, sender.from.as_deref());
-                match caller.and_then(|caller| core.admit(caller)) {
+                let Entry {
+                    sender, counted, ..
+                } = extensions.get::<Entry>().cloned().unwrap_or_default();
+                let caller = core.recognise(&sender.credential).inspect_err(|why| {
+                    core.denied("rpc.discover", None, sender.from.as_deref(), why);
+                });
+                match caller.and_then(|caller| core.admit(caller, counted)) {
                     Ok(_) => Ok(document.clone()),
-                    Err(why) => {
-                        let code = match why.code {
-                            ErrorCode::RateLimited => RATE_LIMITED_CODE,
-                            _ => UNAUTHORIZED_CODE,
-                        };
-                        let message = why.message.clone();
-                        Err(ErrorObjectOwned::owned(code, message, Some(why)))
-                    }
+                    Err(why) => Err(refused(why)),
                 }
             })
             .expect(distinct);
@@ -83,58 +184,101 @@ impl Rpc {
         }
     }
 
-    /// How many requests a frame has.
-    pub(super) fn count(frame: &[u8]) -> usize {
-        if !frame.trim_ascii_start().starts_with(b"[") {
-            return 1;
-        }
-        let entries = serde_json::from_slice::<Vec<IgnoredAny>>(frame);
-        entries.map_or(1, |entries| entries.len().clamp(1, MAX_BATCH))
-    }
-
     /// Answers a frame; none when it has only notifications, which are not run.
-    pub(super) async fn answer(&self, frame: &[u8], sender: Sender) -> Option<String> {
-        let mut methods = self.methods.clone();
-        methods.extensions_mut().insert(sender);
-        let Ok(text) = std::str::from_utf8(frame) else {
-            return Some(error(
-                &Value::Null,
-                PARSE_ERROR_CODE,
-                "Parse error: the frame is not UTF-8",
-            ));
-        };
-        let frame: &RawValue = match serde_json::from_str(text) {
-            Ok(frame) => frame,
-            Err(why) => {
-                return Some(error(
-                    &Value::Null,
-                    PARSE_ERROR_CODE,
-                    &format!("Parse error: {why}"),
-                ));
+    pub(super) async fn answer(&self, frame: &Frame, sender: Sender) -> Option<String> {
+        let caller = self.core.access.caller(&sender.credential);
+        let batch = match &frame.shape {
+            Shape::Batch(batch) => batch,
+            Shape::One => {
+                let entry = Entry {
+                    counted: self.count(caller.as_ref().ok()),
+                    sender,
+                    max_errors: MAX_PROBLEMS,
+                };
+                return self
+                    .answer_one(frame.part(0..frame.text.len()), entry)
+                    .await;
+            }
+            Shape::NotUtf8 | Shape::NotJson(_) => {
+                if let Counted::Refused(why) = self.count(caller.as_ref().ok()) {
+                    return Some(refusal(NO_ID, &why));
+                }
+                let why = match &frame.shape {
+                    Shape::NotJson(why) => why,
+                    _ => "the frame is not UTF-8",
+                };
+                return Some(not_json(why));
             }
         };
-        if !frame.get().starts_with('[') {
-            return answer_one(&methods, frame.get()).await;
-        }
-        let entries: Vec<&RawValue> = serde_json::from_str(frame.get()).unwrap_or_default();
-        if entries.is_empty() {
-            return Some(invalid(&Value::Null, "a batch must not be empty"));
-        }
+        let caller = match caller {
+            Ok(caller) => caller,
+            // One answer and one line, however many entries there are.
+            Err(why) => {
+                self.core.metrics.refused(Refusal::Unauthorized);
+                let from = sender.from.as_deref();
+                self.core.denied("batch of /rpc", None, from, &why);
+                return Some(refusal(NO_ID, &why));
+            }
+        };
         // All of them are under way at once.
         let most = MAX_BATCH.min(self.core.limits.max_in_flight.max(1));
-        if entries.len() > most {
+        if batch.count == 0 || batch.count > most {
+            // What was read of it counts.
+            for _ in 0..frame.count() {
+                if let Counted::Refused(why) = self.core.count(&caller) {
+                    return Some(refusal(NO_ID, &why));
+                }
+            }
+            if batch.count == 0 {
+                return Some(invalid(NO_ID, "a batch must not be empty"));
+            }
             self.core.metrics.refused(Refusal::Batch);
             let message = format!("a batch may have at most {most} entries");
-            return Some(error(&Value::Null, OVERSIZED_REQUEST_CODE, &message));
+            return Some(error(NO_ID, OVERSIZED_REQUEST_CODE, &message));
         }
-        let answers = join_all(
-            entries
-                .iter()
-                .map(|entry| answer_one(&methods, entry.get())),
-        )
-        .await;
+        let answers = batch.entries.iter().map(|range| {
+            let entry = Entry {
+                sender: sender.clone(),
+                counted: self.core.count(&caller),
+                max_errors: (MAX_PROBLEMS / batch.count).max(1),
+            };
+            self.answer_one(frame.part(range.clone()), entry)
+        });
+        let answers = join_all(answers).await;
         let answers: Vec<String> = answers.into_iter().flatten().collect();
         (!answers.is_empty()).then(|| format!("[{}]", answers.join(",")))
+    }
+
+    /// Those who are not known are refused as such, and are counted elsewhere.
+    fn count(&self, caller: Option<&Caller>) -> Counted {
+        caller.map_or(Counted::NotYet, |caller| self.core.count(caller))
+    }
+
+    async fn answer_one(&self, text: &str, entry: Entry) -> Option<String> {
+        let (id, method) = match Members::check(text) {
+            Ok(Kind::Request { id, method }) => (id, method),
+            Ok(Kind::Notification) => return None,
+            Err((id, why)) => {
+                return Some(match entry.counted {
+                    Counted::Refused(why) => refusal(id, &why),
+                    _ => match serde_json::from_str::<IgnoredAny>(text) {
+                        Ok(_) => invalid(id, why),
+                        Err(why) => not_json(&why.to_string()),
+                    },
+                });
+            }
+        };
+        if method != CALL
+            && let Counted::Refused(why) = entry.counted
+        {
+            return Some(refusal(id, &why));
+        }
+        let mut methods = self.methods.clone();
+        methods.extensions_mut().insert(entry);
+        match methods.raw_json_request(text, 1).await {
+            Ok((answer, _)) => Some(Box::<str>::from(answer).into()),
+            Err(why) => Some(invalid(NO_ID, &why.to_string())),
+        }
     }
 
     /// What is said about a request that never became a frame.
@@ -147,68 +291,80 @@ impl Rpc {
     }
 }
 
-async fn answer_one(methods: &Methods, frame: &str) -> Option<String> {
-    match Frame::check(frame) {
-        Err((id, why)) => Some(invalid(&id, why)),
-        Ok(Kind::Notification) => None,
-        Ok(Kind::Request) => match methods.raw_json_request(frame, 1).await {
-            Ok((answer, _)) => Some(Box::<str>::from(answer).into()),
-            Err(why) => Some(invalid(&Value::Null, &why.to_string())),
-        },
-    }
-}
+/// The id of an answer to what has none.
+const NO_ID: &str = "null";
 
-enum Kind {
-    Request,
+enum Kind<'a> {
+    Request {
+        /// As it was written.
+        id: &'a str,
+        method: Cow<'a, str>,
+    },
     Notification,
 }
 
-/// The members of a JSON-RPC request. Serde refuses one that stands twice.
+/// The members of a JSON-RPC request, as they were written. Serde refuses one that is repeated.
 #[derive(Deserialize)]
-struct Frame<'a> {
-    jsonrpc: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    id: Option<Value>,
-    method: Option<Value>,
+struct Members<'a> {
+    #[serde(borrow)]
+    jsonrpc: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<&'a RawValue>,
     #[serde(borrow)]
     params: Option<&'a RawValue>,
 }
 
 /// Tells a null from a member that is missing.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
+fn present<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-impl Frame<'_> {
+/// A string, borrowed where it has no escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
+    let text: Text<'_> = serde_json::from_str(raw.get()).ok()?;
+    Some(text.0)
+}
+
+impl<'a> Members<'a> {
     /// What kind of frame it is, or what is wrong with it and the id to say so to: null when there is none to be read.
-    fn check(frame: &str) -> Result<Kind, (Value, &'static str)> {
+    fn check(frame: &'a str) -> Result<Kind<'a>, (&'a str, &'static str)> {
+        let frame = frame.trim_ascii();
         if !frame.starts_with('{') {
-            return Err((Value::Null, "a request must be an object"));
+            return Err((NO_ID, "a request must be an object"));
         }
-        let Ok(frame) = serde_json::from_str::<Frame<'_>>(frame) else {
-            let why = "its members cannot be read, or one stands there twice";
-            return Err((Value::Null, why));
+        let Ok(frame) = serde_json::from_str::<Members<'a>>(frame) else {
+            let why = "its members cannot be read, or one is repeated";
+            return Err((NO_ID, why));
         };
-        let kind = match &frame.id {
-            None => Kind::Notification,
-            Some(Value::String(_) | Value::Null) => Kind::Request,
-            Some(Value::Number(number)) if number.is_u64() => Kind::Request,
-            Some(_) => {
-                let why = "`id` must be a string, null, or a whole number from 0 to 2^64-1";
-                return Err((Value::Null, why));
-            }
+        let is_id = |id: &RawValue| {
+            let number = id.get().parse::<u64>();
+            id.get() == NO_ID || number.is_ok() || text(id).is_some()
         };
+        if !frame.id.is_none_or(is_id) {
+            let why = "`id` must be a string, null, or a whole number from 0 to 2^64-1";
+            return Err((NO_ID, why));
+        }
         let is_structured = |params: &RawValue| params.get().starts_with(['{', '[']);
-        let why = if frame.jsonrpc != Some(Value::from("2.0")) {
+        let id = frame.id.map(RawValue::get);
+        let why = if frame.jsonrpc.and_then(text).as_deref() != Some("2.0") {
             "`jsonrpc` must be \"2.0\""
-        } else if !frame.method.is_some_and(|method| method.is_string()) {
-            "`method` must be a string"
         } else if !frame.params.is_none_or(is_structured) {
             "`params` must be an object or an array"
         } else {
-            return Ok(kind);
+            match (frame.method.and_then(text), id) {
+                (Some(method), Some(id)) => return Ok(Kind::Request { id, method }),
+                (Some(_), None) => return Ok(Kind::Notification),
+                (None, _) => "`method` must be a string",
+            }
         };
-        Err((frame.id.unwrap_or_default(), why))
+        Err((id.unwrap_or(NO_ID), why))
     }
 }
 
@@ -217,36 +373,78 @@ async fn call(
     core: &Arc<Core>,
     extensions: &Extensions,
 ) -> Result<Box<RawValue>, ErrorObjectOwned> {
-    let invalid = |message: &str| ErrorObjectOwned::owned(INVALID_PARAMS_CODE, message, None::<()>);
+    let entry = extensions.get::<Entry>().cloned().unwrap_or_default();
+    let invalid = |message: &str| match &entry.counted {
+        Counted::Refused(why) => refused(why.clone()),
+        _ => ErrorObjectOwned::owned(INVALID_PARAMS_CODE, message, None::<()>),
+    };
     let expected = "Invalid params: send the Forrst request, by name or as the only element";
     let request: &str = match params {
         Some(params) if params.trim_start().starts_with('[') => {
-            let elements: Vec<&RawValue> =
-                serde_json::from_str(params).map_err(|_| invalid(expected))?;
-            match elements[..] {
-                [request] => request.get(),
-                _ => return Err(invalid(expected)),
-            }
+            only_element(params).ok_or_else(|| invalid(expected))?
         }
         Some(params) => params,
         None => return Err(invalid(expected)),
     };
-    let sender = extensions.get::<Sender>().cloned().unwrap_or_default();
+    let Entry {
+        sender,
+        counted,
+        max_errors,
+    } = entry;
     let origin = Origin {
         received: Instant::now(),
         credential: sender.credential,
         traceparent: sender.traceparent,
         from: sender.from,
         refusal: sender.refusal,
+        max_errors,
+        counted,
     };
     let response = core.answer(request.as_bytes(), origin).await;
-    to_raw_value(&response).map_err(|_| invalid("the answer cannot be written as JSON"))
+    to_raw_value(&response).map_err(|_| {
+        let message = "the answer cannot be written as JSON";
+        ErrorObjectOwned::owned(INVALID_PARAMS_CODE, message, None::<()>)
+    })
 }
 
-fn invalid(id: &Value, why: &str) -> String {
+/// The element of an array that has one.
+fn only_element(array: &str) -> Option<&str> {
+    let [element]: [&RawValue; 1] = serde_json::from_str(array).ok()?;
+    Some(element.get())
+}
+
+/// Why a caller was refused, as the error of a method.
+fn refused(why: ErrorObject) -> ErrorObjectOwned {
+    ErrorObjectOwned::owned(refusal_code(&why), why.message.clone(), Some(why))
+}
+
+/// The same, as a whole answer.
+fn refusal(id: &str, why: &ErrorObject) -> String {
+    let code = refusal_code(why);
+    let error = json!({"code": code, "message": why.message, "data": why});
+    with_error(id, &error)
+}
+
+fn refusal_code(why: &ErrorObject) -> i32 {
+    match why.code {
+        ErrorCode::RateLimited => RATE_LIMITED_CODE,
+        _ => UNAUTHORIZED_CODE,
+    }
+}
+
+fn not_json(why: &str) -> String {
+    error(NO_ID, PARSE_ERROR_CODE, &format!("Parse error: {why}"))
+}
+
+fn invalid(id: &str, why: &str) -> String {
     error(id, INVALID_REQUEST_CODE, &format!("Invalid request: {why}"))
 }
 
-fn error(id: &Value, code: i32, message: &str) -> String {
-    json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}).to_string()
+fn error(id: &str, code: i32, message: &str) -> String {
+    with_error(id, &json!({"code": code, "message": message}))
+}
+
+/// The id is JSON as the client wrote it.
+fn with_error(id: &str, error: &Value) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
 }

@@ -142,7 +142,7 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
             ..Origin::local(Some(from.clone()))
         };
         async move {
-            let response = server.core.answer(&frame, origin).await;
+            let response = server.core.answer(frame, origin).await;
             serde_json::to_vec(&response).map(Bytes::from).ok()
         }
     };

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 
 use super::connection::Connection;
-use super::rpc::{Rpc, Sender};
+use super::rpc::{Frame, Rpc, Sender};
 use super::session::{self, InFlight, Incoming, Rules, SessionAccount};
 use crate::Server;
 use crate::limits::Refusal;
@@ -69,16 +69,15 @@ async fn run(
             std::future::ready(goes_on)
         })
         .map(|message| match message {
-            Ok(Message::Text(text)) => Incoming::Request(Bytes::from(text)),
-            Ok(Message::Binary(bytes)) => Incoming::Request(bytes),
+            Ok(Message::Text(text)) => Incoming::Request(Frame::read(Bytes::from(text))),
+            Ok(Message::Binary(bytes)) => Incoming::Request(Frame::read(bytes)),
             Ok(_) => Incoming::Other,
             Err(_) => {
                 server.core.metrics.refused(Refusal::Body);
                 Incoming::Last(too_large())
             }
         });
-    let count = |frame: &Bytes| Rpc::count(frame);
-    let answer = |frame: Bytes, refusal| {
+    let answer = |frame: Frame, refusal| {
         let (rpc, mut sender) = (rpc.clone(), sender.clone());
         sender.refusal = refusal;
         async move {
@@ -93,7 +92,7 @@ async fn run(
         }
     };
     tokio::select! {
-        () = session::run(incoming, outgoing, rules, count, answer) => {}
+        () = session::run(incoming, outgoing, rules, Frame::count, answer) => {}
         () = disconnected => {}
     }
 }

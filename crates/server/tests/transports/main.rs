@@ -9,6 +9,7 @@ mod host;
 mod http;
 mod http1;
 mod http2;
+mod rates;
 mod rpc;
 mod shutdown;
 mod slow_clients;
