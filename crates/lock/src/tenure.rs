@@ -10,9 +10,9 @@ use crate::Timestamp;
 /// When a lease that the store lets live for `time` after `sent` is over, as far as this process is concerned.
 ///
 /// The clocks of two machines run at different rates, and a store counts whole milliseconds. So a lease ends here by a
-/// margin before it does there: 1 % of its ttl, and 2 ms.
+/// margin before it does there: 1 % of its ttl, or of what is left of it where that is less, and 2 ms.
 pub(crate) fn local_end(sent: Instant, time: Duration, ttl: Duration) -> Instant {
-    let margin = ttl / 100 + Duration::from_millis(2);
+    let margin = time.min(ttl) / 100 + Duration::from_millis(2);
     sent + time.saturating_sub(margin)
 }
 

@@ -33,7 +33,7 @@ async fn a_lock_can_be_looked_at_extended_and_released() {
         assert_eq!(extended.fence, held.fence);
         assert!(extended.expires_at > held.expires_at + ms(30_000));
 
-        let foreign = soon(locks.release("lock:k", "you", None)).await;
+        let foreign = soon(locks.release("lock:k", "another", None)).await;
         assert!(matches!(foreign, Err(Error::Mismatch(_))), "{foreign:?}");
         let stale = soon(locks.extend(
             "lock:k",

@@ -113,7 +113,7 @@ async fn a_late_release_leaves_the_successor_alone() {
     .await;
     let next = ask("test.sleep")
         .arguments(json!({"ms": 5000}))
-        .lock(json!({"key": "k", "scope": "global", "owner": "o"}));
+        .lock(json!({"key": "k", "scope": "global", "owner": "o", "block": millis(1000)}));
     let next = probe.start_running(&next).await;
     probe.seen.open_gate();
     expect(&late.await.unwrap(), &json!({"result": "to the end"}));
