@@ -12,6 +12,7 @@ mod writer;
 
 use std::path::Path;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, Release, Settle};
@@ -20,12 +21,18 @@ use forrst_lock::{
     Page, Settled, StoreError, Ticket, Waiter, Waiting,
 };
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
 
+use self::clock::MachineClocks;
 pub use self::folder::EmbeddedError;
 use self::folder::Folder;
 use self::journal::Journal;
 use self::sqlite::SqliteJournal;
-use self::writer::{Desk, Job, Message, Writer};
+use self::writer::{Desk, Job, Message, ReadClocks, Writer};
+
+/// How long calls that were given up have to be rolled back at the end, on a disk that fails.
+const CLOSE_TIME: Duration = Duration::from_secs(2);
+const CLOSE_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a grant, release or extend has survived when it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,8 +72,16 @@ impl EmbeddedStore {
         journal: impl Journal + 'static,
         folder: Option<Folder>,
     ) -> Result<Self, EmbeddedError> {
+        Self::start_by(journal, folder, Box::new(|| Box::new(MachineClocks::new())))
+    }
+
+    fn start_by(
+        journal: impl Journal + 'static,
+        folder: Option<Folder>,
+        clocks: ReadClocks,
+    ) -> Result<Self, EmbeddedError> {
         let (messages, incoming) = mpsc::unbounded_channel();
-        let writer = Writer::new(journal, incoming)?;
+        let writer = Writer::new(journal, incoming, clocks)?;
         let thread = std::thread::Builder::new()
             .name("forrst-store".to_owned())
             .spawn(move || {
@@ -161,7 +176,7 @@ impl LockStore for EmbeddedStore {
         command: Extend,
     ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
         let name = name.clone();
-        self.submit(move |desk| desk.run(&name, command)).await
+        self.submit(move |desk| desk.extend(&name, command)).await
     }
 
     async fn force_release(
@@ -189,7 +204,7 @@ impl LockStore for EmbeddedStore {
     async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError> {
         let name = name.clone();
         self.ask(Message::Look, move |desk| {
-            let now = desk.now();
+            let now = desk.shown_at();
             Answer {
                 outcome: desk.table().inspect(&name, now),
                 now,
@@ -207,7 +222,7 @@ impl LockStore for EmbeddedStore {
         let name = name.clone();
         self.ask(Message::Look, move |desk| Answer {
             outcome: desk.table().queue(&name, limit),
-            now: desk.now(),
+            now: desk.shown_at(),
             expired: None,
         })
         .await
@@ -216,7 +231,7 @@ impl LockStore for EmbeddedStore {
     async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
         let (after, request) = (request.after()?, request.clone());
         let page = self.ask(Message::Look, move |desk| {
-            let now = desk.now();
+            let now = desk.shown_at();
             let (prefix, limit) = (&request.prefix, request.limit);
             let locks = desk.table().list(prefix, after.as_ref(), limit + 1, now);
             Page::cut(locks, limit, now)
@@ -231,6 +246,17 @@ impl LockStore for EmbeddedStore {
     /// Writes something, because a disk that can only be read is not well.
     async fn health(&self) -> Result<(), StoreError> {
         self.submit(Desk::write_anyway).await
+    }
+
+    /// A commit that succeeds has rolled back every call that was given up before it.
+    async fn close(&self) {
+        let rolled_back = async {
+            while self.submit(Desk::write_anyway).await.is_err() {
+                sleep(CLOSE_PAUSE).await;
+            }
+        };
+        // What is not rolled back in time is free at its expiry.
+        let _ = timeout(CLOSE_TIME, rolled_back).await;
     }
 
     async fn held(&self) -> Result<usize, StoreError> {

@@ -182,6 +182,12 @@ impl Table {
         (*at <= now).then(|| name.clone())
     }
 
+    /// When the lease ran out that did so last, of those that are not settled yet.
+    pub(crate) fn last_expiry(&self, now: Timestamp) -> Option<Timestamp> {
+        let mut due = self.expiries.range(..=(now, Fence::MAX));
+        due.next_back().map(|((at, _), _)| *at)
+    }
+
     /// How many leases are held, including those that ran out and have not been settled yet.
     pub(crate) fn held(&self) -> usize {
         self.expiries.len()

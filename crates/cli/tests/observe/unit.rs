@@ -56,3 +56,16 @@ fn systemd_accepts_the_unit() {
         .collect();
     assert!(checked.status.success() && about_us.is_empty(), "{said}");
 }
+
+/// The embedded store tells a restart from a reboot by the boot id, which `ProcSubset=pid` hides.
+#[test]
+fn the_unit_leaves_the_boot_id_readable() {
+    let unit = std::fs::read_to_string(root().join("deploy/forrst.service")).unwrap();
+    let hides = |line: &&str| {
+        ["ProcSubset=pid", "InaccessiblePaths=/proc"]
+            .iter()
+            .any(|setting| line.starts_with(setting))
+    };
+    let hiding: Vec<&str> = unit.lines().filter(hides).collect();
+    assert!(hiding.is_empty(), "{hiding:?}");
+}

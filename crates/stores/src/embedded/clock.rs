@@ -1,10 +1,13 @@
-//! A clock that nobody can set back, also not across a restart.
+//! A clock that cannot be set back, not even across a restart.
 //!
 //! While the process runs, time is what it was at the start plus what the machine's boot clock has counted since, which goes
 //! on while the machine sleeps and does not know the wall clock. After a restart on the same boot of the machine it goes on
 //! from the last commit in the same way, so that leases end when they should, whatever happened to the wall clock. After a
-//! reboot the wall clock is believed, but never a time before the last commit.
+//! reboot the wall clock is believed, but never a time before the last commit. A wall clock that says such a time is slow, and
+//! how much time has passed is not known: see [`Clock::is_slow`].
 
+use std::path::Path;
+use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forrst_lock::Timestamp;
@@ -12,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Where the machine's clocks stand.
 pub(super) trait Clocks: Send {
-    /// Since 1970, as somebody has set it.
+    /// Since 1970, as it was set.
     fn wall(&self) -> Duration;
     /// Since the machine was started.
     fn since_boot(&self) -> Duration;
@@ -32,6 +35,7 @@ pub(super) struct Clock {
     clocks: Box<dyn Clocks>,
     started_at: Timestamp,
     started: Duration,
+    is_slow: bool,
 }
 
 impl Clock {
@@ -43,6 +47,7 @@ impl Clock {
     ) -> Self {
         let wall = Timestamp::from_millis(0) + clocks.wall();
         let started = clocks.since_boot();
+        let mut is_slow = false;
         let started_at = match last {
             None => wall,
             Some(last) if last.boot == clocks.boot() => {
@@ -53,13 +58,23 @@ impl Clock {
                     continued
                 }
             }
-            Some(last) => last.now.max(wall),
+            Some(last) => {
+                is_slow = wall < last.now;
+                last.now.max(wall)
+            }
         };
         Self {
             clocks,
             started_at,
             started,
+            is_slow,
         }
+    }
+
+    /// Whether the machine was started again and its wall clock is behind the last commit. Then leases that look live may
+    /// have run out while it was off.
+    pub(super) fn is_slow(&self) -> bool {
+        self.is_slow
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -78,16 +93,32 @@ impl Clock {
 
 /// The clocks of this machine.
 pub(super) struct MachineClocks {
-    boot: String,
+    boot: &'static str,
 }
 
 impl MachineClocks {
     pub(super) fn new() -> Self {
-        // Without it every restart counts as one of the machine, and the wall clock is believed.
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-        let unknown = || format!("unknown {}", std::process::id());
-        let boot = boot.map_or_else(|_| unknown(), |boot| boot.trim().to_owned());
-        Self { boot }
+        // Read once: what cannot be read has another id each time.
+        static BOOT: LazyLock<String> =
+            LazyLock::new(|| boot_id(Path::new("/proc/sys/kernel/random/boot_id")));
+        Self { boot: &BOOT }
+    }
+}
+
+/// Without it every restart counts as one of the machine, and the wall clock is believed. So an id that is not known equals
+/// no other: in a container, the process has the same number each time.
+pub(super) fn boot_id(path: &Path) -> String {
+    match std::fs::read_to_string(path) {
+        Ok(boot) if !boot.trim().is_empty() => boot.trim().to_owned(),
+        read => {
+            let error = read.err().map(|error| error.to_string());
+            tracing::warn!(
+                path = %path.display(),
+                error = error.as_deref().unwrap_or("it is empty"),
+                "the boot id cannot be read: after each restart leases end by the wall clock"
+            );
+            format!("unknown {}", uuid::Uuid::new_v4())
+        }
     }
 }
 
@@ -103,6 +134,6 @@ impl Clocks for MachineClocks {
     }
 
     fn boot(&self) -> &str {
-        &self.boot
+        self.boot
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use forrst_lock::state::{Claim, ForceRelease, TOMBSTONE_TTL};
 use forrst_lock::{Attempt, Fence, LockKey, Owner, Timestamp, Ttl};
 
-use super::clock::{Clock, Clocks, Reading};
+use super::clock::{Clock, Clocks, Reading, boot_id};
 use super::*;
 
 fn name(key: &str) -> LockName {
@@ -380,6 +380,83 @@ fn after_a_reboot_time_is_never_before_the_last_commit() {
     assert_eq!(clock.now(), second(1_003));
 }
 
+/// A store of `folder` that reads these clocks.
+fn open_at(folder: &Path, clocks: &SetClocks, boot: &'static str) -> EmbeddedStore {
+    let claimed = Folder::claim(folder).unwrap();
+    let journal = SqliteJournal::open(&claimed, Durability::Process).unwrap();
+    let clocks = clocks.clone();
+    let read = move || Box::new(TheseClocks(clocks.clone(), boot.to_owned())) as Box<dyn Clocks>;
+    EmbeddedStore::start_by(journal, Some(claimed), Box::new(read)).unwrap()
+}
+
+async fn extend(store: &EmbeddedStore, key: &str) -> Result<Lease, NotHeld> {
+    let command = Extend {
+        owner: Owner::parse("a").unwrap(),
+        fence: None,
+        ttl: Ttl::new(Duration::from_secs(10)).unwrap(),
+    };
+    store.extend(&name(key), command).await.unwrap().outcome
+}
+
+#[tokio::test]
+async fn after_a_reboot_with_a_slow_clock_an_expired_lease_is_not_extended() {
+    let folder = tempfile::tempdir().unwrap();
+    let clocks = SetClocks::default();
+    clocks.set(1_000, 50, "first");
+    let store = open_at(folder.path(), &clocks, "first");
+    take(&store, "k", Duration::from_secs(10)).await;
+    drop(store);
+    // A minute later by a good clock, and before the lease was taken by this one.
+    clocks.set(900, 5, "second");
+    let store = open_at(folder.path(), &clocks, "second");
+    assert_eq!(extend(&store, "k").await, Err(NotHeld::NotFound));
+    // How much time is over is not known: no other owner gets it before its end.
+    assert!(holder(&store, "k").await.is_some());
+    clocks.set(910, 15, "second");
+    assert!(holder(&store, "k").await.is_none());
+    take(&store, "k", Duration::from_secs(10)).await;
+    extend(&store, "k").await.unwrap();
+    drop(store);
+    // With a clock that is not behind, a lease outlives a reboot as it is.
+    clocks.set(1_015, 1, "third");
+    let store = open_at(folder.path(), &clocks, "third");
+    extend(&store, "k").await.unwrap();
+}
+
+/// What somebody was told before the reboot stays true after it.
+#[tokio::test]
+async fn a_lease_that_was_shown_as_expired_is_not_revived_by_a_reboot() {
+    for is_look in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let clocks = SetClocks::default();
+        clocks.set(1_000, 50, "first");
+        let store = open_at(folder.path(), &clocks, "first");
+        take(&store, "k", Duration::from_secs(10)).await;
+        clocks.set(1_010, 60, "first");
+        if is_look {
+            assert!(holder(&store, "k").await.is_none());
+        } else {
+            assert_eq!(extend(&store, "k").await, Err(NotHeld::NotFound));
+        }
+        drop(store);
+        clocks.set(900, 5, "second");
+        let store = open_at(folder.path(), &clocks, "second");
+        assert!(holder(&store, "k").await.is_none(), "a look: {is_look}");
+        take(&store, "k", Duration::from_secs(10)).await;
+    }
+}
+
+#[test]
+fn a_boot_that_is_not_known_is_random_and_the_same_for_the_whole_process() {
+    let unknown = boot_id(Path::new("/nowhere/boot_id"));
+    assert_ne!(unknown, boot_id(Path::new("/nowhere/boot_id")));
+    assert!(
+        !unknown.contains(&std::process::id().to_string()),
+        "{unknown}"
+    );
+    assert_eq!(MachineClocks::new().boot(), MachineClocks::new().boot());
+}
+
 /// A write that was cut off is a transaction that was never answered: it is gone as a whole, and all before it is there.
 #[tokio::test]
 async fn a_torn_write_loses_only_what_was_not_answered() {
@@ -499,4 +576,33 @@ async fn a_call_that_is_given_up_is_undone_even_if_the_disk_fails_meanwhile() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("the lock is still held");
+}
+
+#[tokio::test]
+async fn closing_waits_until_calls_that_were_given_up_are_rolled_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let claimed = Folder::claim(folder.path()).unwrap();
+    let is_away = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let journal = Flaky {
+        journal: SqliteJournal::open(&claimed, Durability::Process).unwrap(),
+        is_away: is_away.clone(),
+    };
+    let store = EmbeddedStore::start(journal, Some(claimed)).unwrap();
+    let lease = take(&store, "k", HOUR).await;
+    let call = claim(Some("again"), HOUR);
+    let ticket = call.ticket;
+    release(&store, "k").await.unwrap();
+    let command = Acquire {
+        claim: call,
+        wait: None,
+    };
+    store.acquire(&lease.name, command).await.unwrap();
+    is_away.store(true, std::sync::atomic::Ordering::SeqCst);
+    store.abandon(&lease.name, ticket);
+    let back = async {
+        assert!(store.health().await.is_err());
+        is_away.store(false, std::sync::atomic::Ordering::SeqCst);
+    };
+    tokio::join!(store.close(), back);
+    assert!(holder(&store, "k").await.is_none());
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use forrst_lock::state::{Abandon, Command, Settle, State, Woken};
-use forrst_lock::{Answer, Fence, Lease, LockName, StoreError, Ticket, Timestamp, Waiter, Wake};
+use forrst_lock::state::{Abandon, Command, Extend, Settle, State, Woken};
+use forrst_lock::{
+    Answer, Fence, Lease, LockName, NotHeld, StoreError, Ticket, Timestamp, Waiter, Wake,
+};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::EmbeddedError;
-use super::clock::{Clock, Clocks, MachineClocks};
+use super::clock::{Clock, Clocks};
 use super::journal::{Changes, Journal};
 use crate::table::Table;
 
@@ -66,6 +68,12 @@ pub(super) struct Desk {
     woken: Vec<(LockName, Woken<Waiter>)>,
     must_write: bool,
     must_tidy: bool,
+    /// The clock at the last commit.
+    written_at: Timestamp,
+    /// Read-only calls are answered as of this time, at which whatever has run out is written down to have done so.
+    shown_at: Option<Timestamp>,
+    /// Leases up to this fence may have run out while the machine was off, and cannot be extended.
+    uncertain: Option<Fence>,
 }
 
 impl Desk {
@@ -79,6 +87,7 @@ impl Desk {
             !snapshot.has_live_leases(now)
         });
         let now = clock.now();
+        let written_at = snapshot.clock.as_ref().map_or(now, |last| last.now);
         let mut table = Table::new(MAX_REMEMBERED);
         table.track_changes();
         // A fence that was handed out and then not written down must not be handed out again.
@@ -94,6 +103,14 @@ impl Desk {
                 table.restore(entry.name, state);
             }
         }
+        let uncertain = last_fence.filter(|_| clock.is_slow());
+        if uncertain.is_some() && table.held() > 0 {
+            tracing::warn!(
+                leases = table.held(),
+                "the machine was started again, and its clock is behind that of the last commit: \
+                 leases from before end by themselves and cannot be extended"
+            );
+        }
         Ok(Self {
             table,
             clock,
@@ -101,11 +118,23 @@ impl Desk {
             woken: Vec::new(),
             must_write: false,
             must_tidy: false,
+            written_at,
+            shown_at: None,
+            uncertain,
         })
     }
 
-    pub(super) fn now(&self) -> Timestamp {
-        self.clock.now()
+    /// The time of a read-only call.
+    pub(super) fn shown_at(&self) -> Timestamp {
+        self.shown_at.unwrap_or_else(|| self.clock.now())
+    }
+
+    /// Read-only calls are answered after the next commit. What they show as expired must stay so after a reboot, whatever
+    /// the wall clock says then: if a lease has run out since the last commit, the time is written down first.
+    fn prepare_to_show(&mut self) {
+        let now = self.clock.now();
+        self.shown_at = Some(now);
+        self.must_write |= self.table.last_expiry(now) > Some(self.written_at);
     }
 
     pub(super) fn table(&self) -> &Table {
@@ -128,6 +157,11 @@ impl Desk {
         let done = self.table.apply(name, command, now, &mut mint);
         let woken = done.woken.into_iter().map(|woken| (name.clone(), woken));
         self.woken.extend(woken);
+        // The answer tells it, so it must stay true after a reboot.
+        self.must_write |= done
+            .expired
+            .as_ref()
+            .is_some_and(|expired| expired.expires_at > self.written_at);
         Answer {
             outcome: done.outcome,
             now,
@@ -135,8 +169,32 @@ impl Desk {
         }
     }
 
+    /// As [`run`](Self::run), where it is certain that the lease has not run out.
+    pub(super) fn extend(
+        &mut self,
+        name: &LockName,
+        command: Extend,
+    ) -> Answer<Result<Lease, NotHeld>> {
+        let lease = self.table.get(name).and_then(State::lease);
+        let is_uncertain = lease.is_some_and(|lease| {
+            Some(lease.fence) <= self.uncertain
+                && lease.owner == command.owner
+                && command.fence.is_none_or(|fence| fence == lease.fence)
+        });
+        if !is_uncertain {
+            return self.run(name, command);
+        }
+        let Answer { now, expired, .. } = self.run(name, Settle);
+        Answer {
+            outcome: Err(NotHeld::NotFound),
+            now,
+            expired,
+        }
+    }
+
     pub(super) fn expire(&mut self, limit: usize) -> Vec<Lease> {
         let now = self.clock.now();
+        let must_write = self.must_write;
         let mut expired = Vec::new();
         while expired.len() < limit
             && let Some(name) = self.table.first_due(now)
@@ -144,6 +202,8 @@ impl Desk {
             expired.extend(self.run(&name, Settle).expired);
         }
         self.table.collect_tombstones(now);
+        // Nobody has asked: it is written when there is time to tidy up.
+        self.must_write = must_write;
         self.must_tidy = true;
         expired
     }
@@ -167,11 +227,16 @@ impl Desk {
         names.sort_unstable();
         names.dedup();
         let keys = names.iter().map(|name| (name, self.table.get(name)));
+        let clock = self.clock.reading();
+        let read = clock.now;
         let committed = journal.commit(&Changes {
             keys: keys.collect(),
             last_fence: self.last_fence,
-            clock: self.clock.reading(),
+            clock,
         });
+        if committed.is_ok() {
+            self.written_at = read;
+        }
         match committed {
             // Nobody was promised anything by it.
             Err(error) if !must_write => {
@@ -184,9 +249,13 @@ impl Desk {
     }
 }
 
+/// Where the machine's clocks are read.
+pub(super) type ReadClocks = Box<dyn Fn() -> Box<dyn Clocks> + Send>;
+
 pub(super) struct Writer<J> {
     journal: J,
     messages: UnboundedReceiver<Message>,
+    clocks: ReadClocks,
     /// None after a failure, until the journal could be read again.
     desk: Option<Desk>,
     last_fence: Option<Fence>,
@@ -201,11 +270,13 @@ impl<J: Journal> Writer<J> {
     pub(super) fn new(
         mut journal: J,
         messages: UnboundedReceiver<Message>,
+        clocks: ReadClocks,
     ) -> Result<Self, EmbeddedError> {
-        let desk = Desk::load(&mut journal, Box::new(MachineClocks::new()), None)?;
+        let desk = Desk::load(&mut journal, clocks(), None)?;
         Ok(Self {
             journal,
             messages,
+            clocks,
             last_fence: desk.last_fence,
             desk: Some(desk),
             owed: Vec::new(),
@@ -261,7 +332,12 @@ impl<J: Journal> Writer<J> {
             }
         }
         let committed = match &mut self.desk {
-            Some(desk) => desk.commit(&mut self.journal),
+            Some(desk) => {
+                if !looks.is_empty() {
+                    desk.prepare_to_show();
+                }
+                desk.commit(&mut self.journal)
+            }
             None => Ok(()),
         };
         for reply in replies {
@@ -309,8 +385,7 @@ impl<J: Journal> Writer<J> {
         if self.desk.is_some() {
             return;
         }
-        let clocks = Box::new(MachineClocks::new());
-        match Desk::load(&mut self.journal, clocks, self.last_fence) {
+        match Desk::load(&mut self.journal, (self.clocks)(), self.last_fence) {
             Ok(desk) => self.desk = Some(desk),
             Err(error) => tracing::error!(%error, "the journal cannot be read"),
         }
