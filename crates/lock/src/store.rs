@@ -104,7 +104,7 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
     /// by themselves returns nothing.
     async fn expire(&self, limit: usize) -> Result<Vec<Lease>, StoreError>;
 
-    /// Whether the store does its work: one round trip.
+    /// Whether the store does its work, writing included: one round trip, and nothing that waits for a disk.
     async fn health(&self) -> Result<(), StoreError>;
 
     /// Finishes what it does in the background, such as undoing calls that were given up. Called at the end, when nobody asks

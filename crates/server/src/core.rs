@@ -37,6 +37,7 @@ use crate::metrics::{Activity, Metrics};
 use crate::registry::{Registered, Registry};
 use crate::server::BuildError;
 use crate::span;
+use crate::system::StoreHealth;
 
 /// How many extensions that are not supported an answer names.
 const MOST_NAMED: usize = 16;
@@ -52,6 +53,7 @@ pub(crate) struct Core {
     pub(crate) unauthenticated: RateLimit<IpAddr>,
     pub(crate) held: Arc<HeldLocks>,
     pub(crate) locks: LockService,
+    pub(crate) store_health: StoreHealth,
     pub(crate) registry: Registry,
     pub(crate) extensions: Extensions,
     pub(crate) audit: Audit,

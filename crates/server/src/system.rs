@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tracing::Instrument;
 
 pub(crate) use self::describe::document;
-pub(crate) use self::health::{Health, of_store};
+pub(crate) use self::health::{Health, StoreHealth};
 use crate::access::{Caller, Needs, Role};
 use crate::error::{arguments_pointer, internal_error, unavailable};
 use crate::fields::Fields;

@@ -243,9 +243,12 @@ impl LockStore for EmbeddedStore {
         self.submit(move |desk| desk.expire(limit)).await
     }
 
-    /// Writes something, because a disk that can only be read is not well.
+    /// A disk that can only be read is not well. Nothing is committed, unless the last commit has failed.
     async fn health(&self) -> Result<(), StoreError> {
-        self.submit(Desk::write_anyway).await
+        let (reply, answer) = oneshot::channel();
+        self.send(Message::Probe(reply));
+        let ended = || StoreError::NotDone("the store has ended".into());
+        answer.await.unwrap_or_else(|_| Err(ended()))
     }
 
     /// A commit that succeeds has rolled back every call that was given up before it.

@@ -222,8 +222,7 @@ impl FullStore {
                 refused(&answer);
             }
             self.not_held.push(other);
-            let ready = self.connection.get("/ready").await.unwrap();
-            assert_eq!(ready.status, 503, "{ready:?}");
+            self.until_ready(503).await;
             let health = self.connection.get("/health").await.unwrap();
             assert_eq!(health.status, 200, "{health:?}");
         }
@@ -243,10 +242,21 @@ impl FullStore {
         assert_eq!(listed.listed().len(), self.held.len());
     }
 
+    /// What the store says of its health counts for a second.
+    async fn until_ready(&mut self, status: u16) {
+        for _ in 0..500 {
+            let ready = self.connection.get("/ready").await.unwrap();
+            if ready.status == status {
+                return;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        panic!("/ready never says {status}");
+    }
+
     /// With room, everything can be taken and given back, and fences have gone on.
     async fn works_again(&mut self) {
-        let ready = self.connection.get("/ready").await.unwrap();
-        assert_eq!(ready.status, 200, "{ready:?}");
+        self.until_ready(200).await;
         self.still_answers().await;
         for lock in std::mem::take(&mut self.not_held) {
             let lease = acquire(&mut self.connection, &lock).await.unwrap();

@@ -218,6 +218,7 @@ impl ServerBuilder {
             held: Arc::new(HeldLocks::new(limits.max_locks_per_caller)),
             limits,
             locks,
+            store_health: system::StoreHealth::default(),
             registry,
             extensions,
             audit: self.audit,

@@ -1,10 +1,12 @@
 //! `health`: how the server and what it needs are doing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use forrst_lock::LockStore;
 use forrst_protocol::RawObject;
 use serde_json::{Map, Value, json};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::{Prepared, arguments_of, call};
@@ -55,7 +57,8 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
             components.insert("self".to_owned(), shown);
         }
         if wanted(Component::Store) {
-            let (health, shown) = of_store(context.server.locks.store().as_ref()).await;
+            let server = &context.server;
+            let (health, shown) = server.store_health.of(server.locks.store()).await;
             worst = worst.max(health);
             components.insert("store".to_owned(), shown);
         }
@@ -83,8 +86,54 @@ fn of_itself(server: &Core) -> (Health, Value) {
     )
 }
 
+/// The health of the store, asked for once however many want to know it, and at most once a second.
+#[derive(Debug, Default)]
+pub(crate) struct StoreHealth {
+    last: Arc<Mutex<Option<Checked>>>,
+}
+
+/// How long an answer of the store counts.
+const FRESH: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone)]
+struct Checked {
+    at: Instant,
+    health: Health,
+    shown: Value,
+}
+
+impl StoreHealth {
+    pub(crate) async fn of(&self, store: &Arc<dyn LockStore>) -> (Health, Value) {
+        let mut last = self.last.clone().lock_owned().await;
+        if let Some(last) = &*last
+            && last.at.elapsed() < FRESH
+        {
+            return (last.health, last.shown.clone());
+        }
+        let store = store.clone();
+        // In a task: a client that disconnects must not have the next one ask again.
+        let check = tokio::spawn(async move {
+            let (health, shown) = check(store.as_ref()).await;
+            let at = Instant::now();
+            *last = Some(Checked {
+                at,
+                health,
+                shown: shown.clone(),
+            });
+            (health, shown)
+        });
+        let failed = |_| {
+            (
+                Health::Unhealthy,
+                json!({"status": Health::Unhealthy.as_str()}),
+            )
+        };
+        check.await.unwrap_or_else(failed)
+    }
+}
+
 /// Asks the store, and says how long that took.
-pub(crate) async fn of_store(store: &dyn LockStore) -> (Health, Value) {
+async fn check(store: &dyn LockStore) -> (Health, Value) {
     let start = Instant::now();
     let (health, message) = match timeout(PATIENCE, store.health()).await {
         Ok(Ok(())) => (Health::Healthy, "reachable".to_owned()),

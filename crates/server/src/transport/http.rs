@@ -28,7 +28,7 @@ use crate::Server;
 use crate::access::{Caller, Credential};
 use crate::core::{Counted, Origin};
 use crate::limits;
-use crate::system::{Health, of_store};
+use crate::system::Health;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-forrst-request-id");
 static DURATION: HeaderName = HeaderName::from_static("x-forrst-duration-ms");
@@ -258,7 +258,8 @@ async fn ready(State(app): State<App>, request: Request) -> Response {
         let body = serde_json::json!({"status": "unhealthy", "message": "shutting down"});
         return json(StatusCode::SERVICE_UNAVAILABLE, &body);
     }
-    let (health, store) = of_store(app.server.locks().store().as_ref()).await;
+    let core = &app.server.core;
+    let (health, store) = core.store_health.of(core.locks.store()).await;
     let status = match health {
         Health::Unhealthy => StatusCode::SERVICE_UNAVAILABLE,
         Health::Healthy | Health::Degraded => StatusCode::OK,

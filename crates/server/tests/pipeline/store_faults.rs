@@ -1,7 +1,8 @@
 //! A store that cannot be reached: nothing runs without its lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::body::Body;
@@ -25,6 +26,7 @@ use crate::wire::{LOCK, RETRY, ask, data, expect, seconds, until};
 struct Cable {
     store: MemoryStore,
     is_pulled: AtomicBool,
+    health_checks: AtomicUsize,
 }
 
 impl Cable {
@@ -117,6 +119,8 @@ impl LockStore for Cable {
     }
 
     async fn health(&self) -> Result<(), StoreError> {
+        self.health_checks.fetch_add(1, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(1)).await;
         self.pass()
     }
 }
@@ -190,6 +194,8 @@ async fn system_functions_say_that_the_store_is_not_there() {
         )
         .await;
     cable.pull(false);
+    // What the store said counts for a second.
+    tokio::time::advance(Duration::from_secs(1)).await;
     probe
         .check(&health, &json!({"result": {"status": "healthy"}}))
         .await;
@@ -272,4 +278,37 @@ async fn failures_of_the_store_are_counted_and_nobody_is_told_that_nothing_is_he
         after.contains("lock_acquire_total{result=\"error\"} 1"),
         "{after}"
     );
+}
+
+async fn is_ready(probe: &Probe) -> bool {
+    let request = Request::get("/ready").body(Body::empty()).unwrap();
+    let answer = probe.server.router().oneshot(request).await.unwrap();
+    answer.status() == 200
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_health_of_the_store_is_asked_for_once_a_second() {
+    let (probe, cable) = cabled();
+    let checks = || cable.health_checks.load(Ordering::SeqCst);
+    let probes = (0..300).map(|_| is_ready(&probe));
+    let ready = futures_util::future::join_all(probes).await;
+    assert!(ready.into_iter().all(|is_ready| is_ready));
+    probe.call(&ask("urn:cline:forrst:fn:health")).await;
+    assert_eq!(checks(), 1, "checks for 301 requests");
+    cable.pull(true);
+    assert!(is_ready(&probe).await, "as it was a moment ago");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(!is_ready(&probe).await);
+    assert_eq!(checks(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_disconnects_does_not_have_the_health_asked_for_again() {
+    let (probe, cable) = cabled();
+    for _ in 0..10 {
+        let asked = tokio::time::timeout(Duration::from_micros(10), is_ready(&probe));
+        let _ = asked.await;
+    }
+    assert!(is_ready(&probe).await);
+    assert_eq!(cable.health_checks.load(Ordering::SeqCst), 1);
 }

@@ -14,6 +14,9 @@ pub(super) trait Journal: Send {
     /// Writes all of it down, or nothing. After an error it is not known which; [`load`](Self::load) tells.
     fn commit(&mut self, changes: &Changes<'_>) -> Result<(), EmbeddedError>;
 
+    /// Whether a commit could be made, as far as can be said without making one or waiting for the disk.
+    fn probe(&mut self) -> Result<(), EmbeddedError>;
+
     /// Gives room back that is no longer needed. Called about once a second.
     fn tidy(&mut self);
 }

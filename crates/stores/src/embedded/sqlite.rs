@@ -1,6 +1,8 @@
 //! The journal as a SQLite database, which an operator can open and read.
 
 use std::borrow::Cow;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -56,6 +58,8 @@ const HELD: &str = "
 pub(super) struct SqliteJournal {
     connection: Connection,
     folder: PathBuf,
+    /// A file beside the database, which has no name any more.
+    scratch: File,
 }
 
 impl SqliteJournal {
@@ -74,6 +78,7 @@ impl SqliteJournal {
         Ok(Self {
             connection,
             folder: folder.path().to_owned(),
+            scratch: scratch(folder.path())?,
         })
     }
 
@@ -102,6 +107,20 @@ fn make(path: &Path) -> Result<(), EmbeddedError> {
     connection.pragma_update(None, "user_version", FORMAT)?;
     connection.close().map_err(|(_, error)| error)?;
     Ok(())
+}
+
+/// A file that takes room on the same disk when it is written, and has no name.
+fn scratch(folder: &Path) -> Result<File, EmbeddedError> {
+    let path = folder.join("probe.tmp");
+    let make = || {
+        let file = File::create(&path)?;
+        std::fs::remove_file(&path)?;
+        Ok(file)
+    };
+    make().map_err(|source| EmbeddedError::File {
+        path: path.clone(),
+        source,
+    })
 }
 
 /// A disk that is full or fails says nothing about what is on it.
@@ -242,6 +261,22 @@ impl Journal for SqliteJournal {
         }
         transaction.commit()?;
         Ok(())
+    }
+
+    /// Another program may have the database, and the disk may be full or read-only. Nothing is written to the database: its log
+    /// must never hold what was not synced.
+    fn probe(&mut self) -> Result<(), EmbeddedError> {
+        self.connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?
+            .rollback()?;
+        let write = || {
+            self.scratch.write_all_at(&[0; 4096], 0)?;
+            self.scratch.set_len(0)
+        };
+        write().map_err(|source| EmbeddedError::File {
+            path: self.folder.clone(),
+            source,
+        })
     }
 
     fn tidy(&mut self) {

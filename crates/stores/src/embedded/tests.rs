@@ -516,7 +516,7 @@ async fn a_release_is_forgotten_in_the_file_too() {
     drop(database);
     let store = open(folder.path());
     assert_eq!(release(&store, "k").await, Err(NotHeld::NotFound));
-    store.health().await.unwrap();
+    store.expire(10).await.unwrap();
     drop(store);
     let database = rusqlite::Connection::open(&file).unwrap();
     let rows: i64 = database
@@ -529,6 +529,7 @@ async fn a_release_is_forgotten_in_the_file_too() {
 struct Flaky {
     journal: SqliteJournal,
     is_away: Arc<std::sync::atomic::AtomicBool>,
+    commits: Arc<std::sync::atomic::AtomicUsize>,
 }
 
 impl Journal for Flaky {
@@ -540,10 +541,62 @@ impl Journal for Flaky {
         if self.is_away.load(std::sync::atomic::Ordering::SeqCst) {
             return Err(rusqlite::Error::ExecuteReturnedResults.into());
         }
+        self.commits
+            .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         self.journal.commit(changes)
     }
 
+    fn probe(&mut self) -> Result<(), EmbeddedError> {
+        self.journal.probe()
+    }
+
     fn tidy(&mut self) {}
+}
+
+#[tokio::test]
+async fn health_makes_no_commit_and_notices_a_store_that_cannot_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let claimed = Folder::claim(folder.path()).unwrap();
+    let is_away = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let commits = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let journal = Flaky {
+        journal: SqliteJournal::open(&claimed, Durability::Full).unwrap(),
+        is_away: is_away.clone(),
+        commits: commits.clone(),
+    };
+    let store = EmbeddedStore::start(journal, Some(claimed)).unwrap();
+    for _ in 0..300 {
+        store.health().await.unwrap();
+    }
+    let made = commits.load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(made, 0, "commits for 300 looks at the store's health");
+    is_away.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert!(try_take(&store, "k", HOUR).await.is_err());
+    assert!(store.health().await.is_err());
+    is_away.store(false, std::sync::atomic::Ordering::SeqCst);
+    store.health().await.unwrap();
+    take(&store, "k", HOUR).await;
+}
+
+#[tokio::test]
+async fn health_notices_that_another_program_keeps_the_database_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.health().await.unwrap();
+    let database = rusqlite::Connection::open(folder.path().join("locks.db")).unwrap();
+    database.execute_batch("BEGIN IMMEDIATE").unwrap();
+    // What was well a moment ago may still count.
+    let mut is_noticed = false;
+    for _ in 0..200 {
+        is_noticed = store.health().await.is_err();
+        if is_noticed {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(is_noticed);
+    database.execute_batch("ROLLBACK").unwrap();
+    store.health().await.unwrap();
 }
 
 #[tokio::test]
@@ -554,6 +607,7 @@ async fn a_call_that_is_given_up_is_undone_even_if_the_disk_fails_meanwhile() {
     let journal = Flaky {
         journal: SqliteJournal::open(&claimed, Durability::Process).unwrap(),
         is_away: is_away.clone(),
+        commits: Arc::default(),
     };
     let store = EmbeddedStore::start(journal, Some(claimed)).unwrap();
     let call = claim(None, HOUR);

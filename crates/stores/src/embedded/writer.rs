@@ -7,6 +7,7 @@ use forrst_lock::{
     Answer, Fence, Lease, LockName, NotHeld, StoreError, Ticket, Timestamp, Waiter, Wake,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
 
 use super::EmbeddedError;
 use super::clock::{Clock, Clocks};
@@ -26,6 +27,8 @@ pub(super) enum Message {
     Look(Job),
     /// Undo a call. It is owed until a commit has done it.
     Abandon(LockName, Ticket),
+    /// Says whether the store can write.
+    Probe(oneshot::Sender<Result<(), StoreError>>),
 }
 
 /// Something to do, and what to do with its outcome when that has reached the disk.
@@ -209,7 +212,7 @@ impl Desk {
     }
 
     /// Has the next commit made, whether or not anything has changed.
-    pub(super) fn write_anyway(&mut self) {
+    fn write_anyway(&mut self) {
         self.must_write = true;
     }
 
@@ -259,6 +262,8 @@ pub(super) struct Writer<J> {
     /// None after a failure, until the journal could be read again.
     desk: Option<Desk>,
     last_fence: Option<Fence>,
+    /// Whether the last transaction could not be made.
+    has_failed: bool,
     /// Calls to be undone: given up by their callers, or granted to waiters who had gone.
     owed: Vec<(LockName, Ticket)>,
 }
@@ -279,6 +284,7 @@ impl<J: Journal> Writer<J> {
             clocks,
             last_fence: desk.last_fence,
             desk: Some(desk),
+            has_failed: false,
             owed: Vec::new(),
         })
     }
@@ -319,10 +325,20 @@ impl<J: Journal> Writer<J> {
         }
         let mut replies: Vec<Reply> = Vec::with_capacity(batch.len());
         let mut looks = Vec::new();
+        let mut probes = Vec::new();
         for message in batch {
             match message {
                 Message::Job(job) => replies.push(job.0(self.desk.as_mut())),
                 Message::Look(job) => looks.push(job),
+                Message::Probe(reply) => {
+                    probes.push(reply);
+                    // Whether it can write again is only known when it has.
+                    if let Some(desk) = &mut self.desk
+                        && self.has_failed
+                    {
+                        desk.write_anyway();
+                    }
+                }
                 Message::Abandon(name, ticket) => {
                     if let Some(desk) = &mut self.desk {
                         desk.run(&name, Abandon { ticket });
@@ -343,6 +359,8 @@ impl<J: Journal> Writer<J> {
         for reply in replies {
             reply(committed.as_ref().copied());
         }
+        self.has_failed = self.desk.is_none() || committed.is_err();
+        self.answer_probes(probes, committed.as_ref().err());
         let could_write = match committed {
             Ok(()) => {
                 if self.desk.is_some() {
@@ -365,6 +383,29 @@ impl<J: Journal> Writer<J> {
             look.0(self.desk.as_mut())(Ok(()));
         }
         could_write
+    }
+
+    /// All that came together share one probe.
+    fn answer_probes(
+        &mut self,
+        probes: Vec<oneshot::Sender<Result<(), StoreError>>>,
+        failed: Option<&EmbeddedError>,
+    ) {
+        if probes.is_empty() {
+            return;
+        }
+        let problem = match failed {
+            Some(error) => Some(error.to_string()),
+            None if self.desk.is_none() => Some("the store is not readable".to_owned()),
+            None => self.journal.probe().err().map(|error| error.to_string()),
+        };
+        for probe in probes {
+            let outcome = match &problem {
+                Some(problem) => Err(StoreError::NotDone(problem.clone().into())),
+                None => Ok(()),
+            };
+            let _ = probe.send(outcome);
+        }
     }
 
     fn tell_the_woken(&mut self) {
