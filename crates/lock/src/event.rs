@@ -8,12 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use sha2::{Digest, Sha256};
 use tokio::sync::broadcast;
 
-use crate::{Fence, Lease, LockName};
+use crate::{Fence, Lease, LockName, Secret};
 
 /// What can happen to a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -104,7 +101,7 @@ pub struct Event {
 /// How lock names appear in events. Keys often contain who and what a service deals with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeyStyle {
-    /// The first 12 characters of the SHA-256 in base64url: the same lock always looks the same.
+    /// As a [hash](Secret::hash) under the secret of the store: the same lock always looks the same.
     #[default]
     Hashed,
     /// As they are.
@@ -113,10 +110,10 @@ pub enum KeyStyle {
 
 impl KeyStyle {
     /// The name in this style.
-    pub fn show(self, name: &LockName) -> String {
+    pub fn show(self, name: &LockName, secret: &Secret) -> String {
         match self {
             Self::Plain => name.to_string(),
-            Self::Hashed => URL_SAFE_NO_PAD.encode(&Sha256::digest(name.as_str())[..9]),
+            Self::Hashed => secret.hash("key", name.as_str()),
         }
     }
 }
@@ -175,18 +172,20 @@ pub(crate) struct Reporter {
     listeners: Arc<AtomicUsize>,
     observer: Option<Arc<dyn Observer>>,
     keys: KeyStyle,
+    secret: Secret,
 }
 
 impl Reporter {
     const BACKLOG: usize = 4096;
 
-    pub(crate) fn new(keys: KeyStyle, observer: Option<Arc<dyn Observer>>) -> Self {
+    pub(crate) fn new(keys: KeyStyle, secret: Secret, observer: Option<Arc<dyn Observer>>) -> Self {
         Self {
             stats: Stats::default(),
             channel: broadcast::Sender::new(Self::BACKLOG),
             listeners: Arc::default(),
             observer,
             keys,
+            secret,
         }
     }
 
@@ -225,7 +224,7 @@ impl Reporter {
             // No receiver is left: nobody to tell.
             let _ = self.channel.send(Event {
                 kind,
-                key: self.keys.show(name),
+                key: self.keys.show(name, &self.secret),
                 fence,
                 after,
             });
@@ -251,7 +250,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_sleeps_blocks_nobody_and_hears_what_it_missed() {
-        let reporter = Reporter::new(KeyStyle::Plain, None);
+        let reporter = Reporter::new(KeyStyle::Plain, Secret::random(), None);
         let mut events = reporter.subscribe();
         let total = Reporter::BACKLOG as u64 + 10;
         for _ in 0..total {
@@ -265,10 +264,11 @@ mod tests {
     #[test]
     fn hashed_keys_tell_locks_apart_but_do_not_tell_the_key() {
         let other = LockName::global(&LockKey::parse("card:4112").unwrap());
-        let shown = KeyStyle::Hashed.show(&name());
-        assert_eq!(shown, KeyStyle::Hashed.show(&name()));
-        assert_ne!(shown, KeyStyle::Hashed.show(&other));
-        assert_eq!(shown.len(), 12);
+        let secret = Secret::random();
+        let shown = KeyStyle::Hashed.show(&name(), &secret);
+        assert_eq!(shown, KeyStyle::Hashed.show(&name(), &secret));
+        assert_ne!(shown, KeyStyle::Hashed.show(&other, &secret));
+        assert_ne!(shown, KeyStyle::Hashed.show(&name(), &Secret::random()));
         assert!(!shown.contains("4111"));
     }
 }

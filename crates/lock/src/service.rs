@@ -159,7 +159,7 @@ impl LockService {
         observer: Option<Arc<dyn Observer>>,
     ) -> Self {
         let clock = Arc::new(AlarmClock::default());
-        let reporter = Arc::new(Reporter::new(config.keys, observer));
+        let reporter = Arc::new(Reporter::new(config.keys, store.secret(), observer));
         let held = Arc::new(HeldLeases::new(reporter.clone()));
         let expiry = Expiry {
             store: store.clone(),

@@ -6,7 +6,7 @@ use std::fmt;
 use async_trait::async_trait;
 
 use crate::state::{Acquire, Acquired, Extend, ForceRelease, NotHeld, Release};
-use crate::{Caller, Lease, LockName, Owner, Ticket, Timestamp, Waiter};
+use crate::{Caller, Lease, LockName, Owner, Secret, Ticket, Timestamp, Waiter};
 
 /// A place where locks are kept: one atomic step per call.
 ///
@@ -46,6 +46,10 @@ use crate::{Caller, Lease, LockName, Owner, Ticket, Timestamp, Waiter};
 pub trait LockStore: fmt::Debug + Send + Sync + 'static {
     /// What this store can and cannot do.
     fn capabilities(&self) -> Capabilities;
+
+    /// What the hashes of its keys and owners are made with: random, the same for all processes that share the store, and as
+    /// durable as its locks.
+    fn secret(&self) -> Secret;
 
     /// Takes the lock if it is free. If it is held, queues the waiter, when there is one.
     async fn acquire(

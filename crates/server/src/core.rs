@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use forrst_lock::{KeyStyle, LockService};
+use forrst_lock::{KeyStyle, LockService, Secret};
 use forrst_protocol::{
     ErrorCode, ErrorObject, MAX_PROBLEMS, Pointer, Problems, RawObject, Rejection, Request,
     RequestId, Response, Urn, Version,
@@ -61,6 +61,8 @@ pub(crate) struct Core {
     pub(crate) activity: Activity,
     /// How lock names look in the log.
     pub(crate) keys: KeyStyle,
+    /// What the hashes of keys and owners are made with.
+    pub(crate) secret: Secret,
     /// Calls that run in tasks of their own, and connections.
     pub(crate) tasks: TaskTracker,
     /// No new connections; those that are open end after the request they are at.

@@ -16,7 +16,7 @@ mod waiters;
 
 use std::sync::Arc;
 
-use forrst_lock::{Lease, LockName, LockStatus, NotHeld, StoreError, Timestamp};
+use forrst_lock::{Lease, LockName, LockStatus, NotHeld, Secret, StoreError, Timestamp};
 use forrst_protocol::{ErrorCode, ErrorObject, Errors, FunctionName, RawObject, Version};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
@@ -255,13 +255,13 @@ fn not_held(why: NotHeld, key: &LockName) -> ErrorObject {
 }
 
 /// A held lock as `status` and `list` show it.
-fn show(status: &LockStatus, now: Timestamp, to: &Caller) -> Value {
+fn show(status: &LockStatus, now: Timestamp, to: &Caller, secret: &Secret) -> Value {
     let lease = &status.lease;
     let left = lease.expires_at.remaining(now).as_millis();
     let mut shown = json!({
         "key": lease.name.as_str(),
         "locked": true,
-        "owner": to.sees_owner(&lease.owner, lease.caller.as_ref()),
+        "owner": to.sees_owner(&lease.owner, lease.caller.as_ref(), secret),
         "acquired_at": timestamp(lease.acquired_at),
         "expires_at": timestamp(lease.expires_at),
         "ttl_remaining": u64::try_from(left.div_ceil(1000)).unwrap_or(u64::MAX),

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, Release, Settle};
 use forrst_lock::{
     Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, NotHeld,
-    Page, Settled, StoreError, Ticket, Waiter, Waiting,
+    Page, Secret, Settled, StoreError, Ticket, Waiter, Waiting,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -51,6 +51,7 @@ pub struct EmbeddedStore {
     // Taken when the store is dropped, which ends the thread.
     messages: Option<mpsc::UnboundedSender<Message>>,
     thread: Option<JoinHandle<()>>,
+    secret: Secret,
 }
 
 impl EmbeddedStore {
@@ -63,8 +64,11 @@ impl EmbeddedStore {
     pub fn open(folder: impl AsRef<Path>, durability: Durability) -> Result<Self, EmbeddedError> {
         let folder = Folder::claim(folder.as_ref())?;
         let journal = SqliteJournal::open(&folder, durability)?;
+        let secret = journal.secret()?;
         folder.sign()?;
-        Self::start(journal, Some(folder))
+        let mut store = Self::start(journal, Some(folder))?;
+        store.secret = secret;
+        Ok(store)
     }
 
     /// Starts the thread that does all the work. It keeps the folder claimed.
@@ -92,6 +96,7 @@ impl EmbeddedStore {
         Ok(Self {
             messages: Some(messages),
             thread: Some(thread),
+            secret: Secret::random(),
         })
     }
 
@@ -146,6 +151,10 @@ impl LockStore for EmbeddedStore {
             shared: false,
             notifies: false,
         }
+    }
+
+    fn secret(&self) -> Secret {
+        self.secret
     }
 
     async fn acquire(

@@ -10,7 +10,7 @@ use forrst_lock::state::{
 };
 use forrst_lock::{
     Answer, Capabilities, Fence, Lease, ListError, ListRequest, LockName, LockStatus, LockStore,
-    NotHeld, Page, Settled, StoreError, Ticket, Timestamp, Waiter, Waiting, Wake,
+    NotHeld, Page, Secret, Settled, StoreError, Ticket, Timestamp, Waiter, Waiting, Wake,
 };
 
 use crate::clock::Clock;
@@ -27,6 +27,7 @@ pub struct MemoryStore {
     hasher: RandomState,
     last_fence: AtomicU64,
     clock: Clock,
+    secret: Secret,
 }
 
 /// Enough that two cores seldom meet, few enough to visit all of them every second.
@@ -47,6 +48,7 @@ impl MemoryStore {
             hasher: RandomState::new(),
             last_fence: AtomicU64::new(last),
             clock: Clock::start(),
+            secret: Secret::random(),
         }
     }
 
@@ -124,6 +126,10 @@ impl LockStore for MemoryStore {
             shared: false,
             notifies: false,
         }
+    }
+
+    fn secret(&self) -> Secret {
+        self.secret
     }
 
     async fn acquire(

@@ -27,7 +27,7 @@ use async_trait::async_trait;
 use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, NotHeld, Release, Wake};
 use forrst_lock::{
     Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, Page,
-    Settled, StoreError, Ticket, Timestamp, Waiter, Waiting,
+    Secret, Settled, StoreError, Ticket, Timestamp, Waiter, Waiting,
 };
 use fred::error::Error as FredError;
 use fred::types::Value;
@@ -136,6 +136,7 @@ fn told(error: &FredError) -> &str {
 #[derive(Debug)]
 pub struct RedisStore {
     link: Arc<Link>,
+    secret: Secret,
     /// How often leases that had run out were looked for.
     sweeps: AtomicUsize,
     _tasks: JoinSet<()>,
@@ -292,6 +293,10 @@ impl LockStore for RedisStore {
             shared: true,
             notifies: true,
         }
+    }
+
+    fn secret(&self) -> Secret {
+        self.secret
     }
 
     async fn acquire(

@@ -61,6 +61,10 @@ impl LockStore for BadConnection {
         self.store.capabilities()
     }
 
+    fn secret(&self) -> forrst_lock::Secret {
+        self.store.secret()
+    }
+
     async fn acquire(
         &self,
         name: &LockName,

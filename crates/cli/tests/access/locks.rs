@@ -146,13 +146,13 @@ fn the_owner_is_for_admins_and_for_the_key_that_took_the_lock() {
     assert_eq!(ask(&guarded, 0, &taken)["result"]["owner"], "the-token");
     let status = lock("status", json!({"key": "lock:k"}));
     let list = lock("list", json!({}));
-    for (key, sees) in [(0, "the-token"), (1, "sha256:"), (2, "the-token")] {
+    for (key, sees) in [(0, "the-token"), (1, "hmac:"), (2, "the-token")] {
         let shown = ask(&guarded, key, &status)["result"].take();
         let listed = ask(&guarded, key, &list)["result"]["locks"][0].take();
         for lock in [&shown, &listed] {
             let owner = lock["owner"].as_str().unwrap();
             assert!(owner.starts_with(sees), "{owner}");
-            assert!(owner.len() < 16, "{owner}");
+            assert!(owner.len() < 24, "{owner}");
             assert_eq!(lock["caller"], "taker");
         }
         assert_eq!(shown["owner"], listed["owner"]);
@@ -161,6 +161,31 @@ fn the_owner_is_for_admins_and_for_the_key_that_took_the_lock() {
     let with_hash = json!({"key": "lock:k", "owner": hidden});
     let answer = ask(&guarded, 1, &lock("release", with_hash));
     assert_eq!(code(&answer), Some("LOCK_OWNERSHIP_MISMATCH"));
+}
+
+/// The owner `worker-1` as a caller sees it who may not know it, on a server with these arguments.
+fn masked_owner(guarded: &Guarded) -> String {
+    let mut taken = acquire("k");
+    taken["call"]["arguments"]["owner"] = "worker-1".into();
+    ask(guarded, 0, &taken);
+    let shown = ask(guarded, 1, &lock("status", json!({"key": "lock:k"})));
+    shown["result"]["owner"].as_str().unwrap().to_owned()
+}
+
+/// With a hash that anybody can compute, the tokens that people choose are found by trying.
+#[test]
+fn a_masked_owner_says_nothing_to_those_who_guess() {
+    let keys: [(&str, &[&str]); 2] = [("taker", CALL_AND_OBSERVE), ("other", CALL_AND_OBSERVE)];
+    let servers = [Guarded::start(&keys), Guarded::start(&keys)];
+    let [one, other] = [masked_owner(&servers[0]), masked_owner(&servers[1])];
+    assert_eq!(
+        one,
+        masked_owner(&servers[0]),
+        "the same owner looks the same"
+    );
+    assert_ne!(one, other, "another store has another secret");
+    let hash = one.strip_prefix("hmac:").unwrap();
+    assert!(hash.len() * 6 >= 96, "{hash}");
 }
 
 #[test]

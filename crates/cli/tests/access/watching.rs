@@ -66,7 +66,7 @@ fn those_who_wait_are_masked_as_those_who_hold() {
     let first = &seen["result"]["waiters"][0];
     assert_eq!(first["caller"], "caller");
     assert!(
-        first["owner"].as_str().unwrap().starts_with("sha256:"),
+        first["owner"].as_str().unwrap().starts_with("hmac:"),
         "{seen}"
     );
     let forced = ask(2, &lock("force-release", json!({"key": "lock:k"})));

@@ -50,7 +50,7 @@ fn a_request_is_one_line_with_what_one_wants_to_know() {
         fields["duration_ms"].as_f64().is_some_and(|ms| ms > 0.0),
         "{line}"
     );
-    assert_eq!(fields["lock"].as_str().map(str::len), Some(12), "{line}");
+    assert_eq!(fields["lock"].as_str().map(str::len), Some(16), "{line}");
     assert!(!line.to_string().contains("4111"), "{line}");
 }
 

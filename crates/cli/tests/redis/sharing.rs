@@ -1,6 +1,7 @@
 //! Several who use one Redis: nodes with one prefix share locks, others are left alone.
 
 use forrst_testkit::{Lock, Node, RedisServer, list};
+use serde_json::Value;
 
 use crate::nodes::{HOUR, give_back, node_with, take};
 
@@ -69,4 +70,34 @@ fn no_key_is_mistaken_for_another() {
     }
     let answer = other.ask(&list());
     assert_eq!(answer.listed().len(), keys.len(), "{answer:?}");
+}
+
+/// How the log of a node that has ended shows a lock.
+fn shown_lock(node: &Node, lock: &Lock) -> String {
+    let lease = take(node, lock, "a", HOUR);
+    give_back(node, lock, &lease);
+    node.terminate();
+    let errors = node.errors();
+    let lines = errors
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    let mut locks =
+        lines.filter_map(|line: Value| line["fields"]["lock"].as_str().map(str::to_owned));
+    locks
+        .next()
+        .unwrap_or_else(|| panic!("no lock in {errors}"))
+}
+
+#[test]
+fn a_lock_has_the_same_hash_in_the_logs_of_all_nodes_and_another_one_elsewhere() {
+    let redis = RedisServer::start();
+    let json = ["--log-format", "json", "--redis-prefix"];
+    let nodes = ["one", "one", "two"]
+        .map(|prefix| node_with(&redis.url(), &[&json[..], &[prefix]].concat()));
+    let lock = Lock::global("k");
+    let [one, other, elsewhere] = nodes.map(|node| shown_lock(&node, &lock));
+    assert_eq!(one, other);
+    assert_ne!(one, elsewhere);
+    let restarted = node_with(&redis.url(), &[&json[..], &["one"]].concat());
+    assert_eq!(shown_lock(&restarted, &lock), one);
 }

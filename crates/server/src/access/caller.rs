@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use forrst_lock::{Caller as CallerName, LockName, Owner};
+use forrst_lock::{Caller as CallerName, LockName, Owner, Secret};
 use forrst_protocol::{ErrorCode, ErrorObject, FunctionName};
-use sha2::{Digest, Sha256};
 
 use super::rights::{Needs, Rights, Role};
 
@@ -90,17 +89,18 @@ impl Caller {
         self.rights.is_confined()
     }
 
-    /// The owner of a lease as this caller may see it. Whoever has the token can release the lock.
-    pub(crate) fn sees_owner(&self, owner: &Owner, taken_by: Option<&CallerName>) -> String {
+    /// The owner of a lease as this caller may see it: with the token, a caller can release the lock.
+    pub(crate) fn sees_owner(
+        &self,
+        owner: &Owner,
+        taken_by: Option<&CallerName>,
+        secret: &Secret,
+    ) -> String {
         let is_own = self.name.is_some() && self.name.as_ref() == taken_by;
         if is_own || self.rights.has(Role::Admin) {
             return owner.as_str().to_owned();
         }
-        let hash = Sha256::digest(owner.as_str());
-        format!(
-            "sha256:{:08x}",
-            u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]])
-        )
+        format!("hmac:{}", secret.hash("owner", owner.as_str()))
     }
 }
 

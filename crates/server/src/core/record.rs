@@ -113,7 +113,10 @@ impl<'a> Record<'a> {
         let known = function.filter(|_| is_known).unwrap_or(UNKNOWN_FUNCTION);
         self.server.metrics.request(known, label, label != OK, took);
         let id = self.id.as_ref().map(RequestId::as_str);
-        let lock = self.lock.get().map(|name| self.server.keys.show(name));
+        let lock = self
+            .lock
+            .get()
+            .map(|name| self.server.keys.show(name, &self.server.secret));
         let caller = self.caller.as_ref().map(forrst_lock::Caller::as_str);
         let duration_ms = took.as_secs_f64() * 1000.0;
         macro_rules! line {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, Release};
 use forrst_lock::{
     Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, NotHeld,
-    Page, Settled, StoreError, Ticket, Waiter, Waiting,
+    Page, Secret, Settled, StoreError, Ticket, Waiter, Waiting,
 };
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -53,6 +53,10 @@ impl Metered {
 impl LockStore for Metered {
     fn capabilities(&self) -> Capabilities {
         self.store.capabilities()
+    }
+
+    fn secret(&self) -> Secret {
+        self.store.secret()
     }
 
     async fn acquire(

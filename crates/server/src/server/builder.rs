@@ -183,6 +183,7 @@ impl ServerBuilder {
         let limits = Arc::new(self.limits);
         let metrics = Arc::new(Metrics::new());
         let keys = self.locks.keys;
+        let secret = store.secret();
         let store = Arc::new(Metered::new(store, metrics.clone()));
         let locks = LockService::observed(store, self.locks, metrics.clone());
         let atomic_lock = AtomicLock {
@@ -225,6 +226,7 @@ impl ServerBuilder {
             metrics,
             activity: Activity::default(),
             keys,
+            secret,
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
             stop: CancellationToken::new(),

@@ -43,7 +43,9 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
             }
         };
         let locks = page.locks.iter();
-        let locks: Vec<Value> = locks.map(|lock| show(lock, page.now, caller)).collect();
+        let secret = &context.server.secret;
+        let show = |lock| show(lock, page.now, caller, secret);
+        let locks: Vec<Value> = locks.map(show).collect();
         Ok(json!({"locks": locks, "cursor": page.cursor}))
     }))
 }

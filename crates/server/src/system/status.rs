@@ -21,7 +21,7 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
             .await
             .map_err(|error| store_failed(&error))?;
         Ok(match status {
-            Some(status) => show(&status, now, &context.call.caller),
+            Some(status) => show(&status, now, &context.call.caller, &context.server.secret),
             None => json!({"key": key.as_str(), "locked": false}),
         })
     }))

@@ -20,6 +20,7 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
         context.note_lock(&key);
         check_lock(&context, &key)?;
         let caller = &context.call.caller;
+        let secret = &context.server.secret;
         let limit = limit.unwrap_or(DEFAULT_LIMIT);
         let queue = context.server.locks.queue(&key, limit).await;
         let (queue, _) = queue.map_err(|error| store_failed(&error))?;
@@ -27,7 +28,7 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
             .iter()
             .map(|waiting| {
                 let mut shown = json!({
-                    "owner": caller.sees_owner(&waiting.owner, waiting.caller.as_ref()),
+                    "owner": caller.sees_owner(&waiting.owner, waiting.caller.as_ref(), secret),
                     "since": timestamp(waiting.since),
                     "until": timestamp(waiting.until),
                 });

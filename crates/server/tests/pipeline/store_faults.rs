@@ -49,6 +49,10 @@ impl LockStore for Cable {
         self.store.capabilities()
     }
 
+    fn secret(&self) -> forrst_lock::Secret {
+        self.store.secret()
+    }
+
     async fn acquire(
         &self,
         name: &LockName,

@@ -7,8 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forrst_lock::state::{Holder, State, Tombstone};
-use forrst_lock::{Attempt, Caller, Fence, Lease, LockName, Owner, Ticket, Timestamp, Waiter};
-use rusqlite::{Connection, ErrorCode, OpenFlags, Row, TransactionBehavior, params};
+use forrst_lock::{
+    Attempt, Caller, Fence, Lease, LockName, Owner, Secret, Ticket, Timestamp, Waiter,
+};
+use rusqlite::{
+    Connection, ErrorCode, OpenFlags, OptionalExtension, Row, TransactionBehavior, params,
+};
 
 use super::clock::Reading;
 use super::folder::Folder;
@@ -80,6 +84,26 @@ impl SqliteJournal {
             folder: folder.path().to_owned(),
             scratch: scratch(folder.path())?,
         })
+    }
+
+    /// The secret of the store, made at its first use. Older versions do not look at its table.
+    pub(super) fn secret(&self) -> Result<Secret, EmbeddedError> {
+        self.connection
+            .execute_batch("CREATE TABLE IF NOT EXISTS secret (value BLOB NOT NULL)")?;
+        let kept = || {
+            let read = |row: &Row<'_>| row.get::<_, [u8; 32]>(0);
+            let kept = self
+                .connection
+                .query_row("SELECT value FROM secret", [], read);
+            kept.optional()
+        };
+        if let Some(kept) = kept()? {
+            return Ok(Secret::from_bytes(kept));
+        }
+        let made = Secret::random();
+        self.connection
+            .execute("INSERT INTO secret VALUES (?1)", [made.as_bytes()])?;
+        Ok(made)
     }
 
     fn damaged(&self, what: impl Into<String>) -> EmbeddedError {

@@ -660,3 +660,13 @@ async fn closing_waits_until_calls_that_were_given_up_are_rolled_back() {
     tokio::join!(store.close(), back);
     assert!(holder(&store, "k").await.is_none());
 }
+
+#[tokio::test]
+async fn the_secret_of_a_store_lasts_and_is_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = |store: &EmbeddedStore| store.secret().hash("key", "k");
+    let first = secret(&open(folder.path()));
+    assert_eq!(secret(&open(folder.path())), first);
+    let other = tempfile::tempdir().unwrap();
+    assert_ne!(secret(&open(other.path())), first);
+}

@@ -54,6 +54,10 @@ impl Keyspace {
         format!("{}:format", self.prefix)
     }
 
+    pub(super) fn secret_key(&self) -> String {
+        format!("{}:secret", self.prefix)
+    }
+
     /// What a node's name is put behind.
     pub(super) fn channel(&self) -> String {
         format!("{}:node:", self.prefix)

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use fred::error::Error as FredError;
+use forrst_lock::Secret;
+use fred::error::{Error as FredError, ErrorKind};
 use fred::types::{Builder, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -39,6 +40,7 @@ impl RedisStore {
         let connection = Arc::new(Connection::new(driven.client.clone(), options.timeout));
         let problems = accepted_problems(&connection, options).await?;
         setup::warn(&problems);
+        let secret = shared_secret(&connection, &Keyspace::new(&options.prefix)).await?;
         tasks.spawn(connection::keep(
             connection.clone(),
             builder.clone(),
@@ -69,6 +71,7 @@ impl RedisStore {
         tasks.spawn(setup::watch(link.clone(), wait, strict, problems));
         Ok(Self {
             link,
+            secret,
             sweeps: AtomicUsize::new(0),
             _tasks: tasks,
         })
@@ -122,14 +125,39 @@ async fn accepted_problems(
 
 /// The format that is written under the prefix, which is ours if there was none.
 async fn claim_format(connection: &Connection, keyspace: &Keyspace) -> Result<String, FredError> {
-    let key = keyspace.format_key();
+    claim(connection, &keyspace.format_key(), FORMAT).await
+}
+
+/// The secret of all nodes that use the prefix, as 64 hexadecimal digits. The first node makes it.
+async fn shared_secret(connection: &Connection, keyspace: &Keyspace) -> Result<Secret, NotStarted> {
+    let key = keyspace.secret_key();
+    let made: String = Secret::random()
+        .as_bytes()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let kept = claim(connection, &key, &made).await?;
+    let mut bytes = [0; 32];
+    let digits = (0..32).map(|at| kept.get(2 * at..2 * at + 2));
+    for (byte, digits) in bytes.iter_mut().zip(digits) {
+        let parsed = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        *byte = parsed.ok_or_else(|| {
+            let message = format!("`{key}` is not 64 hexadecimal digits");
+            FredError::new(ErrorKind::Parse, message)
+        })?;
+    }
+    Ok(Secret::from_bytes(bytes))
+}
+
+/// What a key of the whole prefix says, which is `ours` if there was none.
+async fn claim(connection: &Connection, key: &str, ours: &str) -> Result<String, FredError> {
     let slot = fred::util::redis_keyslot(key.as_bytes());
-    let look = || connection.command("GET", slot, vec![Value::from(key.as_str())]);
+    let look = || connection.command("GET", slot, vec![Value::from(key)]);
     // Not written without need: a full Redis lets nobody write.
     if let Some(found) = look().await?.into_string() {
         return Ok(found);
     }
-    let arguments = vec![Value::from(key.as_str()), FORMAT.into()];
+    let arguments = vec![Value::from(key), ours.into()];
     connection.command("SETNX", slot, arguments).await?;
     Ok(look().await?.into_string().unwrap_or_default())
 }

@@ -62,9 +62,9 @@ async fn locks_leave_nothing_behind() {
         .split_whitespace()
         .filter(|key| redis.cli(&["PTTL", key]).trim() == "-1")
         .collect();
-    // The format, and for each partition its fence and the nodes that have waited there.
-    let is_known =
-        |key: &&str| key.ends_with(":format") || key.ends_with(":fence") || key.ends_with(":nodes");
+    // The format, the secret, and for each partition its fence and the nodes that have waited there.
+    let known = [":format", ":secret", ":fence", ":nodes"];
+    let is_known = |key: &&str| known.iter().any(|known| key.ends_with(known));
     assert!(lasting.iter().all(is_known), "{lasting:?}");
 }
 

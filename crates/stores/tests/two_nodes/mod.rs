@@ -44,6 +44,10 @@ impl LockStore for TwoNodes {
         self.nodes[0].capabilities()
     }
 
+    fn secret(&self) -> forrst_lock::Secret {
+        self.nodes[0].secret()
+    }
+
     async fn acquire(
         &self,
         name: &LockName,
