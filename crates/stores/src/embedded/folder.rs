@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Why a store cannot be opened, or failed.
@@ -79,7 +80,7 @@ impl Folder {
     const UNFINISHED: &'static str = "locks.db.new";
 
     pub(super) fn claim(path: &Path) -> Result<Self, EmbeddedError> {
-        fs::create_dir_all(path).map_err(|source| failed(path, source))?;
+        create(path).map_err(|source| failed(path, source))?;
         // A folder whose own entry is lost with the power would look like a first start.
         let parent = path
             .parent()
@@ -93,17 +94,21 @@ impl Folder {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(OWN_FILE)
             .open(&claim_path)
             .map_err(|source| failed(&claim_path, source))?;
         let is_ours = claim.try_lock();
         let mut text = String::new();
         let _ = claim.read_to_string(&mut text);
         match is_ours {
-            Ok(()) => Ok(Self {
-                path: path.to_owned(),
-                claim,
-                was_used: !text.is_empty(),
-            }),
+            Ok(()) => {
+                close_to_others(path);
+                Ok(Self {
+                    path: path.to_owned(),
+                    claim,
+                    was_used: !text.is_empty(),
+                })
+            }
             Err(fs::TryLockError::WouldBlock) => Err(EmbeddedError::InUse {
                 folder: path.to_owned(),
                 pid: text.trim().parse().ok(),
@@ -144,6 +149,11 @@ impl Folder {
             Err(_) => {
                 let unfinished = self.path.join(Self::UNFINISHED);
                 remove_if_there(&unfinished)?;
+                // SQLite gives its other files the mode of this one.
+                let mut new = OpenOptions::new();
+                let new = new.write(true).create_new(true).mode(OWN_FILE);
+                new.open(&unfinished)
+                    .map_err(|source| failed(&unfinished, source))?;
                 make(&unfinished)?;
                 let finish = || -> io::Result<()> {
                     File::open(&unfinished)?.sync_all()?;
@@ -160,6 +170,65 @@ impl Folder {
         EmbeddedError::Damaged {
             folder: self.path.clone(),
             what: what.into(),
+        }
+    }
+}
+
+/// For the server's own user only: keys and owners say whom and what a service deals with, and an owner is what releases a lock.
+const OWN_FOLDER: u32 = 0o700;
+const OWN_FILE: u32 = 0o600;
+
+fn create(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::DirBuilder::new().mode(OWN_FOLDER).create(path)
+}
+
+/// Takes the rights of other users away from a store that was made with a laxer mode.
+///
+/// A folder that has other things in it may be one that others need: it keeps its mode.
+fn close_to_others(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    let mut is_ours = true;
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name == Folder::CLAIM || name.starts_with(Folder::DATABASE) {
+            tighten(&entry.path(), OWN_FILE);
+        } else {
+            is_ours = false;
+        }
+    }
+    if is_ours {
+        tighten(folder, OWN_FOLDER);
+    } else if others_may(folder).is_some_and(|mode| mode != 0) {
+        let path = folder.display();
+        tracing::warn!(%path, "other users can open the folder of the store, which has more than the store in it");
+    }
+}
+
+fn others_may(path: &Path) -> Option<u32> {
+    let metadata = fs::metadata(path).ok()?;
+    Some(metadata.permissions().mode() & 0o077)
+}
+
+fn tighten(path: &Path, mode: u32) {
+    if others_may(path).is_none_or(|mode| mode == 0) {
+        return;
+    }
+    let shown = path.display();
+    match fs::set_permissions(path, fs::Permissions::from_mode(mode)) {
+        Ok(()) => {
+            tracing::warn!(path = %shown, mode = %format_args!("{mode:04o}"), "other users could open a part of the store: its mode was changed");
+        }
+        Err(error) => {
+            tracing::warn!(path = %shown, %error, "other users can open a part of the store, and its mode cannot be changed");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a crash, a full disk, a wrong clock or a damaged file does, and does not.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -630,6 +631,75 @@ async fn a_call_that_is_given_up_is_undone_even_if_the_disk_fails_meanwhile() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("the lock is still held");
+}
+
+/// What a folder and the files in it allow, by name.
+fn modes(folder: &Path) -> Vec<(String, u32)> {
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let files = fs::read_dir(folder).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        (name, mode(&entry.path()))
+    });
+    let mut all: Vec<_> = files.collect();
+    all.push((".".to_owned(), mode(folder)));
+    all.sort();
+    all
+}
+
+fn own_only() -> Vec<(String, u32)> {
+    let files = ["locks.db", "locks.db-shm", "locks.db-wal", "server.pid"];
+    let files = files.map(|name| (name.to_owned(), 0o600));
+    [(".".to_owned(), 0o700)].into_iter().chain(files).collect()
+}
+
+#[tokio::test]
+async fn only_its_own_user_can_read_a_store() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("new");
+    let store = open(&folder);
+    take(&store, "k", HOUR).await;
+    assert_eq!(modes(&folder), own_only());
+}
+
+#[tokio::test]
+async fn a_store_that_others_could_read_is_closed_to_them() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("old");
+    let store = open(&folder);
+    take(&store, "k", HOUR).await;
+    // As a crash leaves it, with its write-ahead log.
+    let kept: Vec<_> = modes(&folder)
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("locks.db"))
+        .map(|(name, _)| (fs::read(folder.join(&name)).unwrap(), folder.join(name)))
+        .collect();
+    drop(store);
+    for (bytes, path) in kept {
+        fs::write(path, bytes).unwrap();
+    }
+    let laxer = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+    for (name, _) in modes(&folder) {
+        laxer(&folder.join(&name), if name == "." { 0o755 } else { 0o644 }).unwrap();
+    }
+    let store = open(&folder);
+    assert!(holder(&store, "k").await.is_some());
+    take(&store, "other", HOUR).await;
+    assert_eq!(modes(&folder), own_only());
+}
+
+/// It may be a folder that others need, such as `/tmp`.
+#[tokio::test]
+async fn a_folder_with_files_of_others_keeps_its_mode() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("theirs"), "x").unwrap();
+    let lax = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(folder.path(), lax).unwrap();
+    let store = open(folder.path());
+    take(&store, "k", HOUR).await;
+    let modes = modes(folder.path());
+    assert!(modes.contains(&(".".to_owned(), 0o755)), "{modes:?}");
+    assert!(modes.contains(&("locks.db".to_owned(), 0o600)), "{modes:?}");
 }
 
 #[tokio::test]
