@@ -1,5 +1,8 @@
 //! Who is let in: keys and certificates, and the addresses that need them.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
 use forrst_server::{Access, Tls};
 use tokio::net::TcpListener;
 
@@ -18,6 +21,10 @@ impl Doors {
             Some(path) => Access::from_file(path).map_err(|error| error.to_string())?,
         };
         let tls = settings.tls.clone().map(Tls::load).transpose();
+        let tls_key = settings.tls.as_ref().map(|files| &files.key);
+        for file in settings.auth_file.iter().chain(tls_key) {
+            warn_if_shared(file);
+        }
         Ok(Self {
             access,
             tls: tls.map_err(|error| error.to_string())?,
@@ -33,8 +40,12 @@ impl Doors {
         let Ok(address) = listener.local_addr() else {
             return Ok(());
         };
+        let is_loopback = address.ip().to_canonical().is_loopback();
+        if self.access.is_restricted() && self.tls.is_none() && !is_loopback {
+            tracing::warn!(%address, "API keys are sent in cleartext to this address, and can be read on the way: use --tls-cert and --tls-key, or a proxy that encrypts");
+        }
         let asks = self.access.is_restricted() || self.tls.as_ref().is_some_and(Tls::asks_clients);
-        if address.ip().to_canonical().is_loopback() || asks {
+        if is_loopback || asks {
             return Ok(());
         }
         if is_insecure {
@@ -64,4 +75,19 @@ impl Doors {
             Some(Err(error)) => tracing::error!(%error, "the certificates stay as they were"),
         }
     }
+}
+
+/// Other users who can read a key can use it, and those who can write to the file can add their own.
+fn warn_if_shared(file: &Path) {
+    let Ok(metadata) = std::fs::metadata(file) else {
+        return;
+    };
+    let mode = metadata.permissions().mode() & 0o777;
+    let what = match (mode & 0o044 != 0, mode & 0o022 != 0) {
+        (_, true) => "write to",
+        (true, false) => "read",
+        (false, false) => return,
+    };
+    let (path, mode) = (file.display(), format!("{mode:04o}"));
+    tracing::warn!(%path, %mode, "other users can {what} this file of keys: chmod 600 it");
 }

@@ -1,5 +1,8 @@
 //! Which addresses and hosts a server answers on.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use forrst_testkit::{Serve, request};
 use serde_json::json;
 
@@ -23,8 +26,44 @@ fn without_keys_only_this_machine_is_listened_to() {
         let serve = Serve::bare(FORRST, &[own, with].concat());
         std::fs::write(serve.path("keys.toml"), &block).unwrap();
         let running = serve.start();
+        running.terminate();
         let says = running.errors().contains("may do everything");
         assert_eq!(says, with == ["--insecure"], "{}", running.errors());
+    }
+}
+
+#[test]
+fn keys_in_cleartext_off_this_machine_are_warned_about() {
+    let (_, block) = make_key("a", &["--role", "call"]);
+    for (address, warns) in [("0.0.0.0:0", true), ("127.0.0.1:0", false)] {
+        let own = ["--store", "memory:", "--auth-file", "keys.toml", "--listen"];
+        let serve = Serve::bare(FORRST, &[&own[..], &[address]].concat());
+        std::fs::write(serve.path("keys.toml"), &block).unwrap();
+        let running = serve.start();
+        running.terminate();
+        let errors = running.errors();
+        assert_eq!(errors.contains("cleartext"), warns, "{errors}");
+        assert!(!warns || errors.contains("--tls-cert"), "{errors}");
+    }
+}
+
+#[test]
+fn a_key_file_that_others_can_read_or_write_is_warned_about() {
+    let (_, block) = make_key("a", &["--role", "call"]);
+    for (mode, warns) in [(0o600, false), (0o400, false), (0o644, true), (0o620, true)] {
+        let own = ["--store", "memory:", "--auth-file", "keys.toml"];
+        let serve = Serve::new(FORRST, &own);
+        let path = serve.path("keys.toml");
+        std::fs::write(&path, &block).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        let running = serve.start();
+        running.terminate();
+        let errors = running.errors();
+        let named = errors.lines().any(|line| {
+            let shown = format!("{mode:04o}");
+            line.contains("WARN") && line.contains("keys.toml") && line.contains(&shown)
+        });
+        assert_eq!(named, warns, "{mode:o}: {errors}");
     }
 }
 
