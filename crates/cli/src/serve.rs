@@ -2,9 +2,10 @@
 
 mod descriptors;
 mod doors;
+mod log;
 mod signals;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::time::Duration;
 
 use forrst_server::{Audit, Server};
@@ -12,37 +13,40 @@ use forrst_stores::{Durability, OpenOptions, url_without_secrets};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
-use tracing::Subscriber;
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
 
 use self::doors::Doors;
+use self::log::Log;
 use self::signals::Signals;
 use crate::demo;
-use crate::options::{DurabilityLevel, LogFormat, Settings};
+use crate::options::{DurabilityLevel, Settings};
+
+/// How long a server that ends at once waits for its last line.
+const LAST_LINE: Duration = Duration::from_millis(50);
 
 /// Serves until a signal ends it.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
     #[cfg(feature = "otlp")]
     let traces = crate::traces::Traces::start()?;
-    let log = tracing_subscriber::registry().with(lines(settings.log_format));
+    let log = Log::start(settings.log_format);
+    let subscriber = tracing_subscriber::registry().with(log.layer(settings.log_format));
     #[cfg(feature = "otlp")]
-    let log = log.with(traces.layer());
-    log.init();
+    let subscriber = subscriber.with(traces.layer());
+    subscriber.init();
     log_panics();
     let runtime = Runtime::new().map_err(|error| format!("cannot start: {error}"))?;
-    let outcome = runtime.block_on(serve(settings));
+    let outcome = runtime.block_on(serve(settings, &log));
     // The last task to end may be the one that keeps the store open: it is to be closed in order.
     runtime.shutdown_timeout(Duration::from_secs(1));
+    log.finish();
     outcome
 }
 
-async fn serve(mut settings: Settings) -> Result<(), String> {
+async fn serve(mut settings: Settings, log: &Log) -> Result<(), String> {
     descriptors::make_room(&mut settings.limits);
     let doors = Doors::open(&settings)?;
-    let server = build(&settings, &doors).await?;
+    let server = build(&settings, &doors, log).await?;
     let can_reload = doors.can_reload() || settings.audit_log.is_some();
     let mut signals = Signals::listen(can_reload)?;
     let listener = TcpListener::bind(&settings.listen)
@@ -65,6 +69,8 @@ async fn serve(mut settings: Settings) -> Result<(), String> {
         () = server.shut_down(settings.drain_timeout) => {}
         name = signals.until_end(|| ()) => {
             tracing::warn!(signal = name, "ending at once");
+            // For the thread of the log to write it.
+            tokio::time::sleep(LAST_LINE).await;
             std::process::exit(130);
         }
     }
@@ -73,7 +79,7 @@ async fn serve(mut settings: Settings) -> Result<(), String> {
     Ok(())
 }
 
-async fn build(settings: &Settings, doors: &Doors) -> Result<Server, String> {
+async fn build(settings: &Settings, doors: &Doors, log: &Log) -> Result<Server, String> {
     let mut options = OpenOptions::default();
     options.durability = match settings.durability {
         DurabilityLevel::Full => Durability::Full,
@@ -86,7 +92,8 @@ async fn build(settings: &Settings, doors: &Doors) -> Result<Server, String> {
         .store(store)
         .limits(settings.limits.clone())
         .lock_config(settings.locks.clone())
-        .access(doors.access.clone());
+        .access(doors.access.clone())
+        .log_lines_dropped(log.dropped());
     if let Some(tls) = &doors.tls {
         builder = builder.tls(tls.clone());
     }
@@ -174,23 +181,6 @@ fn example(demo: bool) -> &'static str {
     } else {
         r#"{"protocol":{"name":"forrst","version":"0.1.0"},"id":"req_001","call":{"function":"urn:cline:forrst:ext:atomic-lock:fn:acquire","arguments":{"key":"user:123","ttl":{"value":30,"unit":"second"}}}}"#
     }
-}
-
-/// Log lines go to stderr; `RUST_LOG` chooses which.
-fn lines<S>(format: LogFormat) -> impl Layer<S>
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-{
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt::layer()
-        // A log that cannot be written must not end the server: it would be told on stderr, which is the log.
-        .log_internal_errors(false)
-        .with_writer(std::io::stderr);
-    let lines = match format {
-        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
-        LogFormat::Json => lines.json().boxed(),
-    };
-    lines.with_filter(filter)
 }
 
 /// A panic is a log line, too: its caller has an answer.

@@ -57,6 +57,7 @@ mod audit;
 mod context;
 mod core;
 mod error;
+mod excerpt;
 mod extension;
 mod fields;
 mod function;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use forrst_lock::{EventKind, Observer};
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -168,6 +168,12 @@ impl Metrics {
         }
     }
 
+    /// A counter that another part of the program keeps.
+    pub(crate) fn read(&mut self, name: &str, help: &str, count: Option<ReadCount>) {
+        let count = count.unwrap_or_else(|| Box::new(|| 0));
+        self.registry.register(name, help, Counted(count));
+    }
+
     /// One request is done. `function` is that of a registered one, or [`UNKNOWN_FUNCTION`].
     pub(crate) fn request(&self, function: &str, code: &str, is_failure: bool, took: Duration) {
         let labels = [("function", function.to_owned()), ("code", code.to_owned())];
@@ -244,6 +250,28 @@ impl EncodeMetric for Held {
 
     fn metric_type(&self) -> MetricType {
         MetricType::Gauge
+    }
+}
+
+/// Reads a count that is kept elsewhere.
+pub(crate) type ReadCount = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// A counter that is read when its value is wanted.
+struct Counted(ReadCount);
+
+impl fmt::Debug for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Counted({})", (self.0)())
+    }
+}
+
+impl EncodeMetric for Counted {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        encoder.encode_counter::<NoLabelSet, _, u64>(&(self.0)(), None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Counter
     }
 }
 

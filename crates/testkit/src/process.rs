@@ -28,17 +28,31 @@ impl Process {
         Self::watch(name.into(), command, |_| Arc::default())
     }
 
+    /// Starts it with a standard error that is open and not read, until [`read_errors`](Self::read_errors).
+    pub fn start_with_unread_errors(name: impl Into<String>, command: &mut Command) -> Self {
+        let name = name.into();
+        let mut child = spawn(&name, command);
+        let output = collect(child.stdout.take().expect("it is piped"));
+        Self {
+            name,
+            child: Mutex::new(child),
+            output,
+            errors: Arc::default(),
+        }
+    }
+
+    /// Reads the standard error of a process that was started without a reader.
+    pub fn read_errors(&self) {
+        let stream = self.child().stderr.take().expect("nobody reads it yet");
+        collect_into(stream, self.errors.clone());
+    }
+
     fn watch(
         name: String,
         command: &mut Command,
         read_output: impl FnOnce(std::process::ChildStdout) -> Arc<Mutex<String>>,
     ) -> Self {
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let started = command.spawn();
-        let mut child = started.unwrap_or_else(|error| panic!("{name} does not start: {error}"));
+        let mut child = spawn(&name, command);
         let output = read_output(child.stdout.take().expect("it is piped"));
         let errors = collect(child.stderr.take().expect("it is piped"));
         Self {
@@ -127,10 +141,23 @@ impl Drop for Process {
     }
 }
 
+fn spawn(name: &str, command: &mut Command) -> Child {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let started = command.spawn();
+    started.unwrap_or_else(|error| panic!("{name} does not start: {error}"))
+}
+
 /// Collects what a stream says, in a thread that ends with it.
-fn collect(mut stream: impl Read + Send + 'static) -> Arc<Mutex<String>> {
-    let text = Arc::new(Mutex::new(String::new()));
-    let collected = text.clone();
+fn collect(stream: impl Read + Send + 'static) -> Arc<Mutex<String>> {
+    let text = Arc::default();
+    collect_into(stream, Arc::clone(&text));
+    text
+}
+
+fn collect_into(mut stream: impl Read + Send + 'static, collected: Arc<Mutex<String>>) {
     thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = stream.read(&mut buffer) {
@@ -138,5 +165,4 @@ fn collect(mut stream: impl Read + Send + 'static) -> Arc<Mutex<String>> {
             collected.lock().unwrap().push_str(&read);
         }
     });
-    text
 }

@@ -85,10 +85,15 @@ impl Serve {
     /// Starts it, and waits for its banner.
     pub fn start(&self) -> Running {
         let running = self.spawn();
-        until("the banner is there", || {
-            assert!(!running.has_ended(), "it ended:\n{}", running.errors());
-            running.output().contains("curl") && running.output().ends_with("\n\n")
-        });
+        running.until_banner();
+        running
+    }
+
+    /// Starts it with a standard error that is open and not read, and waits for its banner.
+    pub fn start_with_unread_errors(&self) -> Running {
+        let name = "forrst serve";
+        let running = Running(Process::start_with_unread_errors(name, &mut self.command()));
+        running.until_banner();
         running
     }
 
@@ -123,6 +128,13 @@ impl Serve {
 pub struct Running(Process);
 
 impl Running {
+    fn until_banner(&self) {
+        until("the banner is there", || {
+            assert!(!self.has_ended(), "it ended:\n{}", self.errors());
+            self.output().contains("curl") && self.output().ends_with("\n\n")
+        });
+    }
+
     /// What a banner line says after its label.
     pub fn banner(&self, label: &str) -> String {
         let output = self.output();

@@ -1,6 +1,10 @@
 //! What the server says while it runs.
 
-use forrst_testkit::request;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use forrst_testkit::{Running, request, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -90,5 +94,133 @@ fn keys_and_owners_stay_out_of_the_log() {
         .collect();
     for line in own {
         assert!(!line.contains("4111"), "{line}");
+    }
+}
+
+/// More lines than a pipe and the queue of the log hold.
+const MANY: usize = 12_000;
+
+/// What a server answers to text that ends the connection. A server that hangs fails the test.
+fn exchange(running: &Running, text: &str) -> String {
+    let mut stream = TcpStream::connect(running.address()).unwrap();
+    let patience = Some(Duration::from_secs(30));
+    stream.set_read_timeout(patience).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn get(running: &Running, path: &str) -> String {
+    let text = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    let answer = exchange(running, &text);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
+}
+
+/// Locked calls, each of which makes a line.
+fn call_often(running: &Running, count: usize) {
+    let mut entry = json!({"jsonrpc": "2.0", "id": 1, "method": "forrst.call"});
+    for batch in 0..count / 100 {
+        let entries = (0..100).map(|number| {
+            let call = request("demo.echo", json!({}));
+            entry["params"] = locked(call, &format!("{batch}-{number}"));
+            entry.clone()
+        });
+        let body = Value::from_iter(entries).to_string();
+        let head = "POST /rpc HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+                    content-type: application/json";
+        let text = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let answer = exchange(running, &text);
+        assert_eq!(answer.matches("acquired\":true").count(), 100, "{answer}");
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_neither_calls_nor_the_end() {
+    let running = demo(&["--drain-timeout", "2s"]).start_with_unread_errors();
+    call_often(&running, MANY);
+    get(&running, "/health");
+    let metrics = get(&running, "/metrics");
+    let dropped = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("forrst_log_lines_dropped_total "));
+    let dropped = dropped.and_then(|count| count.parse::<u64>().ok());
+    assert!(dropped > Some(0), "{metrics}");
+    running.signal(Signal::TERM);
+    assert_eq!(running.wait().code(), Some(0));
+}
+
+#[test]
+fn a_log_that_is_read_again_says_how_many_lines_are_missing() {
+    for format in [&[][..], &["--log-format", "json"]] {
+        let running = demo(format).start_with_unread_errors();
+        call_often(&running, MANY);
+        running.read_errors();
+        until("the lines that are missing are counted", || {
+            running.errors().contains(" lines dropped)")
+        });
+        running.signal(Signal::TERM);
+        assert_eq!(running.wait().code(), Some(0));
+        let errors = running.errors();
+        assert!(errors.contains("bye"), "the last line is missing");
+        if !format.is_empty() {
+            for line in errors.lines() {
+                serde_json::from_str::<Value>(line).unwrap_or_else(|why| panic!("{why}: {line}"));
+            }
+        }
+    }
+}
+
+/// A panic within a call that names its trace.
+fn traced_panic(trace_id: &str) -> Value {
+    let mut call = request("demo.panic", json!({}));
+    let options = json!({"trace_id": trace_id, "span_id": trace_id});
+    call["extensions"] = json!([{"urn": "urn:forrst:ext:tracing", "options": options}]);
+    call
+}
+
+#[test]
+fn what_a_caller_sends_cannot_forge_a_line_and_is_bounded() {
+    for format in [&[][..], &["--log-format", "json"]] {
+        let running = demo(format).start();
+        let forged = "x\r\n2026-01-01 ERROR forged\u{1b}[31m\u{9b}31m\u{2028}";
+        let long = "y".repeat(100_000);
+        for trace_id in [forged, &long] {
+            assert_eq!(running.ask(&traced_panic(trace_id)).status, 500);
+        }
+        running.signal(Signal::TERM);
+        running.wait();
+        let errors = running.errors();
+        assert!(errors.contains("forged"), "{errors}");
+        for line in errors.lines() {
+            assert!(line.len() < 2048, "{} bytes: {line:.300}", line.len());
+            assert!(!line.starts_with("2026-01-01 ERROR"), "{errors}");
+        }
+        let is_control = |c: char| (c.is_control() && c != '\n') || c == '\u{2028}';
+        let raw = errors.chars().any(is_control);
+        assert!(!raw || !format.is_empty(), "{errors:?}");
+    }
+}
+
+#[test]
+fn durations_have_three_decimals() {
+    let errors = eventful(&[]);
+    let mut durations = errors.split("duration_ms=").skip(1);
+    let first = durations.next().unwrap_or_else(|| panic!("{errors}"));
+    let first = first.split(' ').next().unwrap();
+    let decimals = first.split_once('.').map(|(_, decimals)| decimals.len());
+    assert_eq!(decimals, Some(3), "{first}");
+    let errors = eventful(&["--log-format", "json"]);
+    let lines = errors
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let durations = lines.filter_map(|line: Value| line["fields"]["duration_ms"].as_f64());
+    for duration in durations {
+        let text = duration.to_string();
+        let decimals = text
+            .split_once('.')
+            .map_or(0, |(_, decimals)| decimals.len());
+        assert!(decimals <= 3, "{text}");
     }
 }

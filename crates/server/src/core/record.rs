@@ -118,7 +118,8 @@ impl<'a> Record<'a> {
             .get()
             .map(|name| self.server.keys.show(name, &self.server.secret));
         let caller = self.caller.as_ref().map(forrst_lock::Caller::as_str);
-        let duration_ms = took.as_secs_f64() * 1000.0;
+        // To three decimals.
+        let duration_ms = took.as_micros() as f64 / 1000.0;
         macro_rules! line {
             ($level:ident) => {
                 tracing::$level!(target: "forrst::request", function, code, duration_ms, id, caller, lock, "request")

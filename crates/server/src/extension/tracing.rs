@@ -10,6 +10,7 @@ use tracing::Instrument;
 use super::deadline::millis;
 use super::{Around, Extension, ExtensionCall, Next, Outcome};
 use crate::Context;
+use crate::excerpt::excerpt;
 use crate::fields::{Fields, text};
 
 pub(crate) struct Tracing;
@@ -122,10 +123,10 @@ impl Around for Run {
         let received = context.call.received;
         let span = tracing::info_span!(
             "call",
-            function = %context.function(),
-            trace_id = %trace.trace_id,
+            function = &*excerpt(context.function().as_str()),
+            trace_id = &*excerpt(&trace.trace_id),
             span_id = %trace.span_id,
-            parent_span_id = trace.parent_span_id,
+            parent_span_id = trace.parent_span_id.as_deref().map(excerpt).as_deref(),
         );
         let trace = Arc::new(trace);
         context.trace = Some(trace.clone());

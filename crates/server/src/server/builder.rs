@@ -15,7 +15,7 @@ use crate::access::Access;
 use crate::core::{Core, Extensions};
 use crate::extension::{AtomicLock, DeadlineExtension, Extension, Retry, Tracing};
 use crate::limits::{HeldLocks, Limits, RateLimit};
-use crate::metrics::{Activity, Metered, Metrics};
+use crate::metrics::{Activity, Metered, Metrics, ReadCount};
 use crate::registry::{RegisterError, Registered, Registry};
 use crate::transport::{Listeners, Tls};
 use crate::{Audit, Context, Function, FunctionError, system};
@@ -32,6 +32,7 @@ pub struct ServerBuilder {
     allowed_hosts: Vec<String>,
     locks: Config,
     audit: Audit,
+    log_lines_dropped: Option<ReadCount>,
     functions: Vec<Function>,
     extensions: Vec<Box<dyn Extension>>,
 }
@@ -140,6 +141,13 @@ impl ServerBuilder {
         self
     }
 
+    /// Where to read how many lines the log has dropped, for the metrics.
+    #[must_use]
+    pub fn log_lines_dropped(mut self, count: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        self.log_lines_dropped = Some(Box::new(count));
+        self
+    }
+
     /// Registers an `async fn(Context, Arguments) -> Result<Output, FunctionError>`.
     #[must_use]
     pub fn function<A, R, F, Fut>(self, name: &str, version: &str, handler: F) -> Self
@@ -181,7 +189,10 @@ impl ServerBuilder {
             return Err(BuildError::Node);
         }
         let limits = Arc::new(self.limits);
-        let metrics = Arc::new(Metrics::new());
+        let mut metrics = Metrics::new();
+        let help = "Lines of the log that were dropped because they could not be written in time";
+        metrics.read("forrst_log_lines_dropped", help, self.log_lines_dropped);
+        let metrics = Arc::new(metrics);
         let keys = self.locks.keys;
         let secret = store.secret();
         let store = Arc::new(Metered::new(store, metrics.clone()));

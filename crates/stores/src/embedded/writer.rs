@@ -212,7 +212,7 @@ impl Desk {
     }
 
     /// Has the next commit made, whether or not anything has changed.
-    fn write_anyway(&mut self) {
+    pub(super) fn write_anyway(&mut self) {
         self.must_write = true;
     }
 

@@ -1,0 +1,173 @@
+//! The log on stderr. A thread writes it, behind a bounded queue: a pipe that nobody reads holds up no request.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tracing::Subscriber;
+use tracing::field::Field;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{EnvFilter, Layer};
+
+use crate::options::LogFormat;
+
+/// How many lines wait to be written, at most. The longest are about 2 KiB.
+const QUEUE: usize = 4096;
+/// How much is written at once when lines have queued up.
+const CHUNK: usize = 32 * 1024;
+/// How long the last lines may take at the end.
+const LAST_LINES: Duration = Duration::from_secs(2);
+/// How much of one value is shown.
+const LONGEST_VALUE: usize = 1024;
+
+/// The log, until it is [finished](Self::finish).
+pub(super) struct Log {
+    writer: NonBlocking,
+    guard: WorkerGuard,
+}
+
+impl Log {
+    pub(super) fn start(format: LogFormat) -> Self {
+        let dropped = Arc::new(OnceLock::new());
+        let lines = Lines {
+            format,
+            dropped: dropped.clone(),
+            reported: 0,
+            buffer: Vec::new(),
+        };
+        let (writer, guard) = NonBlockingBuilder::default()
+            .buffered_lines_limit(QUEUE)
+            .lossy(true)
+            .thread_name("forrst-log")
+            .finish(lines);
+        // There was no other.
+        let _ = dropped.set(writer.error_counter());
+        Self { writer, guard }
+    }
+
+    /// Lines go to stderr; `RUST_LOG` chooses which.
+    pub(super) fn layer<S>(&self, format: LogFormat) -> impl Layer<S> + use<S>
+    where
+        S: Subscriber + for<'a> LookupSpan<'a>,
+    {
+        let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+        let lines = tracing_subscriber::fmt::layer()
+            // A log that cannot be written must not end the server: errors go to stderr, which is the log.
+            .log_internal_errors(false)
+            .with_writer(self.writer.clone());
+        let lines = match format {
+            LogFormat::Text => lines
+                .fmt_fields(debug_fn(write_field).delimited(" "))
+                .with_ansi(io::stderr().is_terminal())
+                .boxed(),
+            LogFormat::Json => lines.json().boxed(),
+        };
+        lines.with_filter(filter)
+    }
+
+    /// Counts the lines that were dropped.
+    pub(super) fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
+        let dropped = self.writer.error_counter();
+        move || u64::try_from(dropped.dropped_lines()).unwrap_or(u64::MAX)
+    }
+
+    /// Writes what is queued, unless nobody reads it.
+    pub(super) fn finish(self) {
+        let (finished, wait) = mpsc::channel();
+        // The guard waits for a second, and then complains on stdout, which may be the same pipe.
+        let flush = std::thread::Builder::new().spawn(move || {
+            drop(self.guard);
+            let _ = finished.send(());
+        });
+        if flush.is_ok() {
+            let _ = wait.recv_timeout(LAST_LINES);
+        }
+    }
+}
+
+/// What the thread writes to: stderr, with a line about those that were dropped.
+struct Lines {
+    format: LogFormat,
+    dropped: Arc<OnceLock<ErrorCounter>>,
+    reported: usize,
+    buffer: Vec<u8>,
+}
+
+impl Lines {
+    fn report_dropped(&mut self) -> io::Result<()> {
+        let dropped = self.dropped.get().map_or(0, ErrorCounter::dropped_lines);
+        let count = dropped - self.reported;
+        if count == 0 {
+            return Ok(());
+        }
+        self.reported = dropped;
+        let at = chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Micros, true);
+        let message = format!("({count} lines dropped)");
+        match self.format {
+            LogFormat::Text => writeln!(self.buffer, "{at}  WARN forrst::log: {message}"),
+            LogFormat::Json => writeln!(
+                self.buffer,
+                r#"{{"timestamp":"{at}","level":"WARN","fields":{{"message":"{message}"}},"target":"forrst::log"}}"#
+            ),
+        }
+    }
+
+    fn write_out(&mut self) -> io::Result<()> {
+        let written = io::stderr().write_all(&self.buffer);
+        // What could not be written is gone: there is nobody to give it to.
+        self.buffer.clear();
+        written
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.buffer.extend_from_slice(line);
+        if self.buffer.len() >= CHUNK {
+            self.write_out()?;
+        }
+        Ok(line.len())
+    }
+
+    /// Called when the queue is empty: what was dropped was behind everything that is written.
+    fn flush(&mut self) -> io::Result<()> {
+        self.report_dropped()?;
+        self.write_out()
+    }
+}
+
+/// One field of a line for people. No value can end the line, control the terminal, or be longer than the rest of the line.
+fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    let name = field.name();
+    if name.starts_with("log.") {
+        return Ok(());
+    }
+    let value = match name {
+        "duration_ms" => format!("{value:.3?}"),
+        _ => format!("{value:?}"),
+    };
+    match (name, writer.has_ansi_escapes()) {
+        ("message", _) => {}
+        (_, false) => write!(writer, "{name}=")?,
+        (_, true) => write!(writer, "\u{1b}[3m{name}\u{1b}[0m\u{1b}[2m=\u{1b}[0m")?,
+    }
+    let cut = value.floor_char_boundary(LONGEST_VALUE);
+    for character in value[..cut].chars() {
+        match character {
+            '\u{2028}' | '\u{2029}' => write!(writer, "{}", character.escape_unicode())?,
+            character if character.is_control() => {
+                write!(writer, "{}", character.escape_default())?;
+            }
+            character => writer.write_char(character)?,
+        }
+    }
+    match cut < value.len() {
+        true => writer.write_char('…'),
+        false => Ok(()),
+    }
+}
