@@ -1,14 +1,33 @@
 //! The audit log: who did what that not everybody may do, when, and how it went.
+//!
+//! A thread of its own writes the file, behind a bounded queue, so that a slow or full disk holds up no request. Entries
+//! about denied calls may be dropped, and are counted then. An act is never dropped: it is announced before it is done, and refused
+//! when that cannot be written.
+
+mod writer;
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
+use tokio::sync::mpsc::{self, OwnedPermit};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
+use self::writer::{Message, Writer};
 use crate::time::now;
+
+/// How many entries wait to be written, at most.
+const QUEUE: usize = 1024;
+/// How long an act waits until it is written down.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Stands in place of a result in the entry that announces an act.
+const PENDING: &str = "PENDING";
 
 /// A file with one JSON object a line, or nothing.
 ///
@@ -16,7 +35,16 @@ use crate::time::now;
 /// the server may read a file that was made here.
 #[derive(Debug, Default)]
 pub struct Audit {
-    file: Option<(PathBuf, Mutex<File>)>,
+    log: Option<Log>,
+}
+
+#[derive(Debug)]
+struct Log {
+    path: PathBuf,
+    queue: mpsc::Sender<Message>,
+    /// The file to go on with, when it was opened again.
+    reopened: Arc<Mutex<Option<File>>>,
+    dropped: Arc<AtomicU64>,
 }
 
 /// One thing that somebody did, or wanted to do.
@@ -46,19 +74,39 @@ pub struct AuditEntry<'a> {
     /// By which fence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<String>,
+    /// How many more of the kind there were, which have no entries of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub more: Option<u64>,
 }
 
+/// An act that is announced in the audit log, with a permit for the entry about its outcome.
+#[derive(Debug)]
+pub(crate) struct Announced(Option<OwnedPermit<Message>>);
+
 impl Audit {
-    /// Appends to a file, which is made if it is not there.
+    /// Appends to a file, which is made if it is not there. Starts the thread that writes it.
     ///
     /// # Errors
     ///
-    /// When the file cannot be opened.
+    /// When the file cannot be opened, or there is no thread.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = append(path)?;
-        Ok(Self {
-            file: Some((path.to_owned(), Mutex::new(file))),
-        })
+        let (queue, messages) = mpsc::channel(QUEUE);
+        let log = Log {
+            path: path.to_owned(),
+            queue,
+            reopened: Arc::default(),
+            dropped: Arc::default(),
+        };
+        let writer = Writer::new(
+            path,
+            append(path)?,
+            log.reopened.clone(),
+            log.dropped.clone(),
+        );
+        std::thread::Builder::new()
+            .name("forrst-audit".to_owned())
+            .spawn(move || writer.run(messages))?;
+        Ok(Self { log: Some(log) })
     }
 
     /// Opens the file by its name again, after it was moved away.
@@ -67,35 +115,132 @@ impl Audit {
     ///
     /// When that fails. Then the file that was open is written on.
     pub fn reopen(&self) -> io::Result<()> {
-        if let Some((path, file)) = &self.file {
-            let new = append(path)?;
-            *file.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        if let Some(log) = &self.log {
+            // Locked first: what is recorded after the file appears is written to it.
+            let mut reopened = lock(&log.reopened);
+            *reopened = Some(append(&log.path)?);
         }
         Ok(())
     }
 
-    /// Writes an entry down, with the time.
+    /// Queues an entry, with the time. When the queue is full, or the file cannot be written, it is dropped and counted.
     pub fn record(&self, entry: &AuditEntry<'_>) {
-        #[derive(Serialize)]
-        struct Line<'a> {
-            at: String,
-            #[serde(flatten)]
-            entry: &'a AuditEntry<'a>,
-        }
-        let Some((path, file)) = &self.file else {
-            return;
-        };
-        let line = serde_json::to_string(&Line { at: now(), entry });
-        let written = line.map_err(io::Error::from).and_then(|line| {
-            // In one write: lines of two servers that share a file do not mix.
-            let line = format!("{line}\n");
-            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-            file.write_all(line.as_bytes())
-        });
-        if let Err(error) = written {
-            tracing::error!(path = %path.display(), %error, act = entry.act, "the audit log cannot be written");
+        let Some(log) = &self.log else { return };
+        if log.queue.try_send(Message::entry(line(entry))).is_err() {
+            log.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
+
+    /// Writes an entry, with the time, and returns when it has reached the disk.
+    ///
+    /// # Errors
+    ///
+    /// When it could not be written within two seconds. It may be written later.
+    pub async fn write(&self, entry: &AuditEntry<'_>) -> io::Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let permit = log.permit().await?;
+        log.written(permit, Message::sure(line(entry))).await
+    }
+
+    /// Writes down that an act is about to be done, and reserves a permit for its outcome. An entry that is announced and has
+    /// no outcome may have been done: the server ended in between.
+    pub(crate) async fn announce(&self, entry: &AuditEntry<'_>) -> io::Result<Announced> {
+        let Some(log) = &self.log else {
+            return Ok(Announced(None));
+        };
+        let entry = AuditEntry {
+            result: PENDING,
+            ..entry.clone()
+        };
+        let permit = log.permit().await?;
+        log.written(permit, Message::announcement(line(&entry)))
+            .await?;
+        // Not before: acts that hold a permit never wait for another one.
+        Ok(Announced(Some(log.permit().await?)))
+    }
+
+    /// Writes the outcome of an act down. It is done: one that cannot be written is counted, and its announcement remains.
+    pub(crate) async fn outcome(&self, announced: Announced, entry: &AuditEntry<'_>) {
+        if let (Some(log), Announced(Some(permit))) = (&self.log, announced)
+            && let Err(error) = log.written(permit, Message::sure(line(entry))).await
+        {
+            log.not_written(&error, entry.act);
+        }
+    }
+
+    /// As [`write`](Self::write), of an act that is done already.
+    pub(crate) async fn done(&self, entry: &AuditEntry<'_>) {
+        if let Err(error) = self.write(entry).await
+            && let Some(log) = &self.log
+        {
+            log.not_written(&error, entry.act);
+        }
+    }
+
+    /// Returns when everything that is queued is written, or cannot be in time.
+    pub async fn flush(&self) {
+        let Some(log) = &self.log else { return };
+        let (done, flushed) = oneshot::channel();
+        let flush = async {
+            let _ = log.queue.send(Message::Flush(done)).await;
+            let _ = flushed.await;
+        };
+        let _ = timeout(PATIENCE, flush).await;
+    }
+
+    /// Counts the entries that were dropped.
+    pub(crate) fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
+        let dropped = self.log.as_ref().map(|log| log.dropped.clone());
+        move || {
+            let dropped = dropped.as_ref();
+            dropped.map_or(0, |dropped| dropped.load(Ordering::Relaxed))
+        }
+    }
+}
+
+impl Log {
+    async fn permit(&self) -> io::Result<OwnedPermit<Message>> {
+        let permit = timeout(PATIENCE, self.queue.clone().reserve_owned()).await;
+        let permit = permit.map_err(|_| late("the queue of the audit log is full"))?;
+        permit.map_err(|_| ended())
+    }
+
+    async fn written(
+        &self,
+        permit: OwnedPermit<Message>,
+        message: (Message, oneshot::Receiver<io::Result<()>>),
+    ) -> io::Result<()> {
+        let (message, written) = message;
+        permit.send(message);
+        let written = timeout(PATIENCE, written).await;
+        let written = written.map_err(|_| late("the audit log takes too long"))?;
+        written.map_err(|_| ended())?
+    }
+
+    fn not_written(&self, error: &io::Error, act: &str) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(path = %self.path.display(), %error, act, "an act is not in the audit log");
+    }
+}
+
+fn late(message: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, message)
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the thread of the audit log has ended")
+}
+
+/// One line, with the time.
+fn line(entry: &AuditEntry<'_>) -> String {
+    #[derive(Serialize)]
+    struct Line<'a> {
+        at: String,
+        #[serde(flatten)]
+        entry: &'a AuditEntry<'a>,
+    }
+    let line = serde_json::to_string(&Line { at: now(), entry });
+    line.expect("texts and numbers can be written as JSON")
 }
 
 fn append(path: &Path) -> io::Result<File> {
@@ -104,4 +249,101 @@ fn append(path: &Path) -> io::Result<File> {
         .create(true)
         .mode(0o600)
         .open(path)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    fn denied(request: &str) -> AuditEntry<'_> {
+        AuditEntry {
+            act: "denied",
+            request: Some(request),
+            ..AuditEntry::default()
+        }
+    }
+
+    /// The entries of a file, by act and request or count.
+    fn read(path: &Path) -> Vec<(String, Value)> {
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        let entry = |mut line: Value| {
+            let act = line["act"].as_str().unwrap().to_owned();
+            let which = ["more", "request"].map(|member| line[member].take());
+            let which = which.into_iter().find(|value| !value.is_null());
+            (act, which.unwrap_or_default())
+        };
+        lines.map(entry).collect()
+    }
+
+    #[tokio::test]
+    async fn what_a_full_disk_did_not_take_is_counted_and_acts_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        symlink("/dev/full", &path).unwrap();
+        let audit = Audit::open(&path).unwrap();
+        for request in ["a", "b", "c"] {
+            audit.record(&denied(request));
+        }
+        audit.flush().await;
+        assert_eq!(audit.dropped()(), 3);
+        let refused = audit.announce(&denied("d")).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(audit.dropped()(), 3, "it was refused, and not dropped");
+
+        std::fs::remove_file(&path).unwrap();
+        audit.reopen().unwrap();
+        let announced = audit.announce(&denied("e")).await.unwrap();
+        audit.outcome(announced, &denied("f")).await;
+        let entry = |act: &str, which: Value| (act.to_owned(), which);
+        let expected = [
+            entry("dropped", 3.into()),
+            entry("denied", "e".into()),
+            entry("denied", "f".into()),
+        ];
+        assert_eq!(read(&path), expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_queue_drops_denials_and_refuses_acts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        let audit = Audit::open(&path).unwrap();
+        let log = audit.log.as_ref().unwrap();
+        let (held, is_held) = std::sync::mpsc::channel();
+        let (release, is_released) = std::sync::mpsc::channel::<()>();
+        let reopened = log.reopened.clone();
+        // The thread of the log waits for this one as it would for a disk that hangs.
+        let hanging = std::thread::spawn(move || {
+            let _held = lock(&reopened);
+            held.send(()).unwrap();
+            let _ = is_released.recv();
+        });
+        is_held.recv().unwrap();
+        for _ in 0..QUEUE + 10 {
+            audit.record(&denied("many"));
+        }
+        let refused = audit.announce(&denied("act")).await;
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(release);
+        hanging.join().unwrap();
+        let dropped = audit.dropped()();
+        // One or none is in the hands of the thread.
+        assert!((9..=10).contains(&dropped), "{dropped}");
+        tokio::time::resume();
+        audit.flush().await;
+        let written = read(&path);
+        assert!(written.iter().any(|(act, _)| act == "dropped"));
+        let denials = written.iter().filter(|(act, _)| act == "denied").count();
+        assert_eq!(denials as u64 + dropped, QUEUE as u64 + 10);
+        assert!(written.iter().all(|(_, which)| which != "act"));
+    }
 }

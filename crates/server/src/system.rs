@@ -116,28 +116,60 @@ fn check_lock(context: &Context, name: &LockName) -> Result<(), ErrorObject> {
     allowed.inspect_err(|_| context.server.metrics.refused(Refusal::Forbidden))
 }
 
-/// Writes down what was done to a lock that not everybody could have done.
-fn audit(context: &Context, act: &str, key: &LockName, ended: Result<&Lease, &ErrorObject>) {
-    let lease = ended.ok();
-    context.server.audit.record(&AuditEntry {
+/// What is done to a lock that not everybody may do.
+fn audit_entry<'a>(context: &'a Context, act: &'a str, key: &'a LockName) -> AuditEntry<'a> {
+    AuditEntry {
         who: context.caller_name(),
         from: context.call.from.as_deref(),
         act,
-        result: ended.err().map_or("OK", |error| error.code.as_str()),
         function: Some(context.function().as_str()),
         request: Some(context.request_id().as_str()),
         lock: Some(key.as_str()),
+        ..AuditEntry::default()
+    }
+}
+
+/// And how it went.
+fn audit_outcome<'a>(
+    entry: &AuditEntry<'a>,
+    ended: Result<&'a Lease, &'a ErrorObject>,
+) -> AuditEntry<'a> {
+    let lease = ended.ok();
+    AuditEntry {
+        result: ended.err().map_or("OK", |error| error.code.as_str()),
         holder: lease.map(|lease| lease.owner.as_str()),
         fence: lease.map(|lease| lease.fence.to_string()),
-    });
+        ..entry.clone()
+    }
 }
 
 /// An admin who acts for the owner of a lock that another caller took leaves a line.
-fn audit_for_owner(context: &Context, act: &str, lease: &Lease) {
+async fn audit_for_owner(context: &Context, act: &str, lease: &Lease) {
     let caller = &context.call.caller;
     if lease.caller.as_ref() != caller.name() && caller.has_one_of(&[Role::Admin]) {
-        audit(context, act, &lease.name, Ok(lease));
+        let entry = audit_outcome(&audit_entry(context, act, &lease.name), Ok(lease));
+        context.server.audit.done(&entry).await;
     }
+}
+
+/// Does what not everybody may do to a lock. It is announced in the audit log before it is done, and refused when that cannot be
+/// written; its outcome is written before it is answered.
+async fn audited(
+    context: &Context,
+    act: &str,
+    key: &LockName,
+    work: impl Future<Output = Result<Lease, ErrorObject>>,
+) -> Result<Lease, ErrorObject> {
+    let audit = &context.server.audit;
+    let entry = audit_entry(context, act, key);
+    let announced = audit.announce(&entry).await.map_err(|error| {
+        tracing::error!(%error, act, "refused, because it cannot be written to the audit log");
+        unavailable("The audit log cannot be written")
+    })?;
+    let ended = work.await;
+    let entry = audit_outcome(&entry, ended.as_ref());
+    audit.outcome(announced, &entry).await;
+    ended
 }
 
 /// The errors that a system function has of its own.

@@ -1,9 +1,11 @@
 //! `--audit-log`.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
-use forrst_testkit::{Running, Serve, request, until};
+use forrst_testkit::{Answer, Running, Serve, request, until};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -15,15 +17,17 @@ fn acquire(running: &Running, key: &str) {
     running.ask(&request(&format!("{LOCK}acquire"), arguments));
 }
 
-fn force(running: &Running, key: &str) {
+fn force(running: &Running, key: &str) -> Answer {
     let arguments = json!({"key": format!("lock:{key}")});
-    running.ask(&request(&format!("{LOCK}force-release"), arguments));
+    running.ask(&request(&format!("{LOCK}force-release"), arguments))
 }
 
+/// How acts ended. The entries that announce them are left out.
 fn entries(text: &str) -> Vec<Value> {
     let lines = text.lines();
     lines
         .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|entry: &Value| entry["result"] != "PENDING")
         .collect()
 }
 
@@ -101,4 +105,65 @@ fn an_audit_log_that_cannot_be_written_keeps_the_server_from_starting() {
         errors.contains("cannot write the audit log no/such/folder/audit.jsonl"),
         "{errors}"
     );
+}
+
+#[test]
+fn a_force_release_is_announced_before_it_is_done() {
+    let serve = Serve::new(
+        env!("CARGO_BIN_EXE_forrst"),
+        &["--store", "memory:", "--audit-log", "audit.jsonl"],
+    );
+    let running = serve.start();
+    acquire(&running, "a");
+    force(&running, "a");
+    let text = fs::read_to_string(serve.path("audit.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let results = lines.map(|line: Value| (line["act"].clone(), line["result"].clone()));
+    let act = || json!("force-release");
+    let expected = [(act(), json!("PENDING")), (act(), json!("OK"))];
+    assert_eq!(results.collect::<Vec<_>>(), expected);
+}
+
+/// An act that cannot be written down is not done.
+fn check_refused(running: &Running) {
+    acquire(running, "a");
+    let refused = force(running, "a");
+    assert_eq!((refused.status, refused.code()), (503, Some("UNAVAILABLE")));
+    let status = request(&format!("{LOCK}status"), json!({"key": "lock:a"}));
+    assert_eq!(running.ask(&status).body["result"]["locked"], true);
+}
+
+#[test]
+fn a_lock_is_not_released_by_force_when_the_disk_of_the_audit_log_is_full() {
+    let serve = Serve::new(
+        env!("CARGO_BIN_EXE_forrst"),
+        &["--store", "memory:", "--audit-log", "/dev/full"],
+    );
+    let running = serve.start();
+    check_refused(&running);
+    until("the log says why", || {
+        running.errors().contains("the audit log cannot be written")
+    });
+}
+
+#[test]
+fn an_audit_log_that_takes_nothing_stops_only_the_use_of_force() {
+    let serve = Serve::new(
+        env!("CARGO_BIN_EXE_forrst"),
+        &["--store", "memory:", "--audit-log", "pipe", "--demo"],
+    );
+    let pipe = serve.path("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let mut filled = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(&pipe)
+        .unwrap();
+    while filled.write(&[b'x'; 4096]).is_ok() {}
+    let running = serve.start();
+    check_refused(&running);
+    assert_eq!(running.ask(&request("demo.echo", json!({}))).status, 200);
+    running.signal(Signal::TERM);
+    assert_eq!(running.wait().code(), Some(0));
 }

@@ -192,6 +192,13 @@ impl ServerBuilder {
         let mut metrics = Metrics::new();
         let help = "Lines of the log that were dropped because they could not be written in time";
         metrics.read("forrst_log_lines_dropped", help, self.log_lines_dropped);
+        let help = "Entries of the audit log that were dropped because they could not be written";
+        let dropped = self.audit.dropped();
+        metrics.read(
+            "forrst_audit_entries_dropped",
+            help,
+            Some(Box::new(dropped)),
+        );
         let metrics = Arc::new(metrics);
         let keys = self.locks.keys;
         let secret = store.secret();

@@ -35,6 +35,7 @@ impl Server {
         }
         // Those who waited have left their queues, which takes some stores a while.
         core.locks.shut_down().await;
+        core.audit.flush().await;
     }
 
     /// Returns when the server begins to shut down: what an application that mounts the router waits for.

@@ -24,7 +24,7 @@ pub(super) fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
         match extended.map_err(|error| store_failed(&error))? {
             Ok(lease) => {
                 context.server.held.lasts(&lease, ttl.as_duration());
-                audit_for_owner(&context, "extend", &lease);
+                audit_for_owner(&context, "extend", &lease).await;
                 Ok(json!({
                     "key": key.as_str(),
                     "extended": true,

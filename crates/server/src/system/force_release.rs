@@ -4,7 +4,7 @@ use forrst_lock::{Fence, Lease, LockName, NotHeld};
 use forrst_protocol::{ErrorCode, ErrorObject, RawObject};
 use serde_json::json;
 
-use super::{Prepared, act, arguments_of, audit, check_lock, not_held, store_failed};
+use super::{Prepared, act, arguments_of, audited, check_lock, not_held, store_failed};
 use crate::Context;
 use crate::fields::parsed;
 
@@ -16,9 +16,8 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
     Ok(act(async move |context| {
         context.note_lock(&key);
         check_lock(&context, &key)?;
-        let lease = force_release(&context, &key, fence).await;
-        audit(&context, "force-release", &key, lease.as_ref());
-        let lease = lease?;
+        let work = force_release(&context, &key, fence);
+        let lease = audited(&context, "force-release", &key, work).await?;
         tracing::info!(fence = %lease.fence, caller = context.caller_name(), "a lock was released by force");
         Ok(json!({"released": true, "key": key.as_str(), "forced": true}))
     }))

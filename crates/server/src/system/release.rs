@@ -20,7 +20,7 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
         match released.map_err(|error| store_failed(&error))? {
             Ok(lease) => {
                 context.server.held.ended(&lease);
-                audit_for_owner(&context, "release", &lease);
+                audit_for_owner(&context, "release", &lease).await;
                 Ok(json!({"released": true, "key": key.as_str()}))
             }
             Err(why) => Err(not_held(why, &key)),
