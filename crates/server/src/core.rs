@@ -5,6 +5,7 @@
 
 mod admission;
 mod record;
+mod refusals;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,6 +27,7 @@ use tracing::Instrument;
 pub(crate) use self::admission::Counted;
 pub(crate) use self::record::NotedLock;
 use self::record::Record;
+pub(crate) use self::refusals::{Refusals, one_frame};
 use crate::Context;
 use crate::access::{Access, Caller, Credential};
 use crate::audit::Audit;
@@ -57,6 +59,8 @@ pub(crate) struct Core {
     pub(crate) registry: Registry,
     pub(crate) extensions: Extensions,
     pub(crate) audit: Audit,
+    /// What was refused a short while ago.
+    pub(crate) refusals: Refusals,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) activity: Activity,
     /// How lock names look in the log.

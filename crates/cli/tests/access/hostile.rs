@@ -2,6 +2,7 @@
 
 mod floods;
 mod inputs;
+mod refusals;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

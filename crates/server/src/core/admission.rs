@@ -6,8 +6,10 @@ use forrst_protocol::{ErrorCode, ErrorObject};
 use serde_json::json;
 
 use super::Core;
+use super::refusals::Kind;
 use crate::AuditEntry;
 use crate::access::{Caller, Credential, Role};
+use crate::excerpt::excerpt;
 use crate::extension::millis;
 use crate::limits::{Refusal, network};
 
@@ -19,6 +21,18 @@ pub(crate) enum Counted {
     Admitted,
     Refused(ErrorObject),
 }
+
+/// What can be asked for without a request of the protocol. Other paths are one kind of refusal.
+const KNOWN: [&str; 8] = [
+    "GET /",
+    "GET /health",
+    "GET /metrics",
+    "GET /ready",
+    "GET /rpc",
+    "POST /forrst",
+    "POST /rpc",
+    "rpc.discover",
+];
 
 impl Core {
     /// Who somebody is, by what they show.
@@ -70,7 +84,7 @@ impl Core {
         })
     }
 
-    /// Writes down that somebody was refused who has made no request of the protocol.
+    /// Writes down that a caller was refused who has made no request of the protocol, or counts it: see [`Refusals`](super::Refusals).
     pub(crate) fn denied(
         &self,
         what: &str,
@@ -79,12 +93,19 @@ impl Core {
         why: &ErrorObject,
     ) {
         let name = caller.and_then(Caller::name);
+        let known = KNOWN.iter().copied().find(|known| *known == what);
+        if !(self.refusals).is_first(Kind::new(from, name, &why.code, known)) {
+            return;
+        }
+        let (caller, code) = (name.map(forrst_lock::Caller::as_str), why.code.as_str());
+        let function = &*excerpt(what);
+        tracing::warn!(target: "forrst::request", function, code, caller, from, "refused");
         self.audit.record(&AuditEntry {
-            who: name.map(forrst_lock::Caller::as_str),
+            who: caller,
             from,
             act: "denied",
-            result: why.code.as_str(),
-            function: Some(what),
+            result: code,
+            function: Some(function),
             ..AuditEntry::default()
         });
     }

@@ -1,5 +1,6 @@
 //! What is left of a request: one line in the log, and one more in the counters.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use forrst_lock::LockName;
@@ -7,9 +8,11 @@ use forrst_protocol::{ErrorCode, Errors, FunctionName, Request, RequestId, Respo
 use tokio::time::Instant;
 use tracing::{Level, Span};
 
+use super::refusals::{Kind, is_denial};
 use super::{Core, Origin};
 use crate::access::Caller;
 use crate::audit::AuditEntry;
+use crate::excerpt::excerpt;
 use crate::metrics::UNKNOWN_FUNCTION;
 use crate::registry::Registered;
 
@@ -63,16 +66,26 @@ impl<'a> Record<'a> {
         self.is_answered = true;
         let errors = response.result().err();
         let errors = errors.map(Errors::as_slice).unwrap_or_default();
-        // Whoever may not do it has to be noticed, whatever else is wrong.
+        // A caller that may not do it has to be noticed, whatever else is wrong.
         let denial = errors.iter().find(|error| is_denial(&error.code));
-        if let Some(denial) = denial {
-            self.audit_denial(&denial.code);
-        }
         match denial.or(errors.first()) {
-            None if self.is_a_look() => self.write(OK, OK, Level::DEBUG),
-            None => self.write(OK, OK, Level::INFO),
+            None if self.is_a_look() => self.write(OK, OK, Some(Level::DEBUG)),
+            None => self.write(OK, OK, Some(Level::INFO)),
             Some(error) => self.failed(&error.code),
         }
+    }
+
+    /// What a refusal has in common with others; none for a request that was let in.
+    fn refusal(&self, code: &ErrorCode) -> Option<Kind> {
+        // What is no request of the protocol has no function.
+        let is_refusal = is_denial(code) || *code == ErrorCode::RateLimited;
+        if !is_refusal && self.function.is_some() {
+            return None;
+        }
+        let (from, who) = (self.from.as_deref(), self.caller.as_ref());
+        let function = self.function.as_ref().map(FunctionName::as_str);
+        let is_known = who.is_some() && self.versions().next().is_some();
+        Some(Kind::new(from, who, code, function.filter(|_| is_known)))
     }
 
     fn failed(&self, code: &ErrorCode) {
@@ -89,7 +102,12 @@ impl<'a> Record<'a> {
             ErrorCode::Application(_) if !self.declares(code) => OTHER,
             code => code.as_str(),
         };
-        self.write(code.as_str(), label, level);
+        let refusal = self.refusal(code);
+        let is_written = refusal.is_none_or(|kind| self.server.refusals.is_first(kind));
+        if is_written && is_denial(code) {
+            self.audit_denial(code);
+        }
+        self.write(code.as_str(), label, is_written.then_some(level));
     }
 
     fn audit_denial(&self, code: &ErrorCode) {
@@ -98,31 +116,44 @@ impl<'a> Record<'a> {
             from: self.from.as_deref(),
             act: "denied",
             result: code.as_str(),
-            function: self.function.as_ref().map(FunctionName::as_str),
-            request: self.id.as_ref().map(RequestId::as_str),
+            function: self.function().as_deref(),
+            request: self.id().as_deref(),
             lock: self.lock.get().map(LockName::as_str),
             ..AuditEntry::default()
         });
     }
 
-    fn write(&self, code: &str, label: &str, level: Level) {
+    fn function(&self) -> Option<Cow<'_, str>> {
+        self.function.as_ref().map(|name| excerpt(name.as_str()))
+    }
+
+    fn id(&self) -> Option<Cow<'_, str>> {
+        self.id.as_ref().map(|id| excerpt(id.as_str()))
+    }
+
+    /// Counts the request, and writes its line at that level, if there is one.
+    fn write(&self, code: &str, label: &str, level: Option<Level>) {
         let took = self.received.elapsed();
         Span::current().record("code", code);
         let function = self.function.as_ref().map(FunctionName::as_str);
         let is_known = self.versions().next().is_some();
         let known = function.filter(|_| is_known).unwrap_or(UNKNOWN_FUNCTION);
         self.server.metrics.request(known, label, label != OK, took);
-        let id = self.id.as_ref().map(RequestId::as_str);
+        let Some(level) = level else { return };
+        let (id, function) = (self.id(), self.function());
+        let (id, function) = (id.as_deref(), function.as_deref());
         let lock = self
             .lock
             .get()
             .map(|name| self.server.keys.show(name, &self.server.secret));
         let caller = self.caller.as_ref().map(forrst_lock::Caller::as_str);
+        // Of a request that is refused, one wants to know where it came from.
+        let from = self.from.as_deref().filter(|_| level == Level::WARN);
         // To three decimals.
         let duration_ms = took.as_micros() as f64 / 1000.0;
         macro_rules! line {
             ($level:ident) => {
-                tracing::$level!(target: "forrst::request", function, code, duration_ms, id, caller, lock, "request")
+                tracing::$level!(target: "forrst::request", function, code, duration_ms, id, caller, lock, from, "request")
             };
         }
         match level {
@@ -151,15 +182,10 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Whether somebody was refused for who they are.
-fn is_denial(code: &ErrorCode) -> bool {
-    matches!(code, ErrorCode::Unauthorized | ErrorCode::Forbidden)
-}
-
 impl Drop for Record<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.write(HUNG_UP, HUNG_UP, Level::INFO);
+            self.write(HUNG_UP, HUNG_UP, Some(Level::INFO));
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Server;
 use crate::access::Access;
-use crate::core::{Core, Extensions};
+use crate::core::{Core, Extensions, Refusals};
 use crate::extension::{AtomicLock, DeadlineExtension, Extension, Retry, Tracing};
 use crate::limits::{HeldLocks, Limits, RateLimit};
 use crate::metrics::{Activity, Metered, Metrics, ReadCount};
@@ -241,6 +241,7 @@ impl ServerBuilder {
             registry,
             extensions,
             audit: self.audit,
+            refusals: Refusals::default(),
             metrics,
             activity: Activity::default(),
             keys,
@@ -250,6 +251,7 @@ impl ServerBuilder {
             stop: CancellationToken::new(),
         });
         Activity::watch(&core);
+        Refusals::watch(&core);
         Ok(Server { core, listeners })
     }
 }

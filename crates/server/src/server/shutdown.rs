@@ -35,6 +35,7 @@ impl Server {
         }
         // Those who waited have left their queues, which takes some stores a while.
         core.locks.shut_down().await;
+        core.report_more(core.refusals.take());
         core.audit.flush().await;
     }
 

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use super::openrpc;
 use crate::access::{Caller, Credential};
-use crate::core::{Core, Counted, Origin};
+use crate::core::{Core, Counted, Origin, one_frame};
 use crate::limits::Refusal;
 
 /// How many entries a batch may have.
@@ -244,7 +244,7 @@ impl Rpc {
             };
             self.answer_one(frame.part(range.clone()), entry)
         });
-        let answers = join_all(answers).await;
+        let answers = one_frame(join_all(answers)).await;
         let answers: Vec<String> = answers.into_iter().flatten().collect();
         (!answers.is_empty()).then(|| format!("[{}]", answers.join(",")))
     }
