@@ -1,7 +1,9 @@
 //! TLS, certificates of clients, and new certificates for a server that runs.
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -132,6 +134,25 @@ fn install(serve: &Serve, authority: &Authority) {
     let (certificate, key) = authority.issue(None, &["localhost"]);
     std::fs::write(serve.path("server.pem"), certificate).unwrap();
     std::fs::write(serve.path("server.key"), key).unwrap();
+    set_mode(&serve.path("server.key"), 0o600);
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_private_key_that_others_can_read_is_warned_about() {
+    for (mode, warns) in [(0o600, false), (0o640, true)] {
+        let (serve, _) = serve(&[]);
+        set_mode(&serve.path("server.key"), mode);
+        let running = serve.start();
+        running.terminate();
+        let errors = running.errors();
+        let mut lines = errors.lines();
+        let warned = lines.any(|line| line.contains("server.key") && line.contains("0640"));
+        assert_eq!(warned, warns, "{errors}");
+    }
 }
 
 #[test]
