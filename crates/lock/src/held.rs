@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
     use crate::event::KeyStyle;
-    use crate::{LockKey, Owner, Timestamp};
+    use crate::{LockKey, Owner, Secret, Timestamp};
 
     fn lease(fence: u64) -> Lease {
         Lease {
@@ -176,7 +176,11 @@ mod tests {
     }
 
     fn leases() -> HeldLeases {
-        HeldLeases::new(Arc::new(Reporter::new(KeyStyle::Plain, None)))
+        HeldLeases::new(Arc::new(Reporter::new(
+            KeyStyle::Plain,
+            Secret::random(),
+            None,
+        )))
     }
 
     #[tokio::test(start_paused = true)]

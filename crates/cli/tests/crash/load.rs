@@ -291,6 +291,10 @@ fn outcome_of(ask: &Ask, answer: &Answer) -> Outcome {
         ) => Outcome::Gone {
             code: code.to_owned(),
         },
+        // A grant that was on its way for longer than the rest of its lease is rolled back.
+        (Ask::Acquire { .. } | Ask::Hold { .. } | Ask::Call { .. }, Some("UNAVAILABLE")) => {
+            Outcome::Unanswered
+        }
         _ => panic!("{ask:?} was answered {answer:?}"),
     }
 }

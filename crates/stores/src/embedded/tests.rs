@@ -710,6 +710,7 @@ async fn closing_waits_until_calls_that_were_given_up_are_rolled_back() {
     let journal = Flaky {
         journal: SqliteJournal::open(&claimed, Durability::Process).unwrap(),
         is_away: is_away.clone(),
+        commits: Arc::default(),
     };
     let store = EmbeddedStore::start(journal, Some(claimed)).unwrap();
     let lease = take(&store, "k", HOUR).await;
