@@ -4,6 +4,7 @@ mod descendants;
 mod group;
 pub(crate) mod guard;
 mod guarded;
+mod last_signal;
 mod link;
 mod message;
 mod moment;
@@ -56,10 +57,11 @@ Examples:
   forrst run --key export:orders --ttl 1m --block 5m -- ./export.sh --all
   forrst run --key deploy -- sh -c 'echo \"fence $FORRST_LOCK_FENCE\"'
 
-Exit codes: that of the command, 128+n when signal n ended it, 127 when there is
-no such command, 126 when it cannot be run; 75 somebody else holds the lock, 76
-the lock was lost, 1 the server answered with another error, 2 wrong usage, 69
-no server can be reached or it cannot serve now, 77 not allowed."
+Exit codes: that of the command, 127 when there is no such command, 126 when it
+cannot be run; 75 another client holds the lock, 76 the lock was lost, 1 the
+server answered with another error, 2 wrong usage, 69 no server can be reached or
+it cannot serve now, 77 not allowed. When a signal ended the command, the same
+signal ends this process, which a shell shows as 128+n."
 )]
 pub(crate) struct RunArguments {
     /// What to lock, such as export:orders
@@ -111,7 +113,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
     let plan = arguments.plan()?;
     let client = arguments.connection.client()?;
     let mut signals = Signals::listen()
-        .map_err(|error| CommandError::local(format!("signals cannot be minded: {error}")))?;
+        .map_err(|error| CommandError::local(format!("cannot listen to signals: {error}")))?;
     let outcome = arguments.run(&client, plan, &mut signals).await;
     if !settle(&client).await {
         let key = plain(&arguments.key);
@@ -119,7 +121,17 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
             "warning: the lock {key} was perhaps not released, and ends by itself: the server does not answer\n"
         ));
     }
-    outcome
+    outcome.map(|end| match end {
+        End::Code(code) => code,
+        End::Signal(number) => last_signal::die_by(number),
+    })
+}
+
+/// How this process is to end.
+enum End {
+    Code(u8),
+    /// By the signal that ended the command, or that came before there was one.
+    Signal(i32),
 }
 
 impl RunArguments {
@@ -129,16 +141,16 @@ impl RunArguments {
         client: &Client,
         plan: Plan,
         signals: &mut Signals,
-    ) -> Result<u8, CommandError> {
+    ) -> Result<End, CommandError> {
         let lease = tokio::select! {
             lease = self.acquire(client) => lease?,
-            signal = signals.end() => return Ok(exit::by_signal(signal.as_raw())),
+            signal = signals.end() => return Ok(End::Signal(signal.as_raw())),
         };
         tokio::select! {
             ready = self.is_ready(&lease, plan) => ready?,
             signal = signals.end() => {
                 release(lease, signals).await;
-                return Ok(exit::by_signal(signal.as_raw()));
+                return Ok(End::Signal(signal.as_raw()));
             }
         }
         let outcome = self.supervise(&lease, plan, signals).await;
@@ -236,7 +248,7 @@ impl RunArguments {
         Ok(())
     }
 
-    fn conclude(&self, outcome: Outcome) -> Result<u8, CommandError> {
+    fn conclude(&self, outcome: Outcome) -> Result<End, CommandError> {
         let Outcome { ending, loss } = outcome;
         let program = self
             .command
@@ -253,8 +265,8 @@ impl RunArguments {
             complain(&format!("warning: {lost}. {program} ran on without it\n"));
         }
         match ending {
-            Ending::Exited(code) => Ok(u8::try_from(code).unwrap_or(u8::MAX)),
-            Ending::Killed(signal) => Ok(exit::by_signal(signal)),
+            Ending::Exited(code) => Ok(End::Code(u8::try_from(code).unwrap_or(u8::MAX))),
+            Ending::Killed(signal) => Ok(End::Signal(signal)),
             Ending::NotStarted(reason) => Err(CommandError::local(format!(
                 "{program} cannot be started: {reason}"
             ))

@@ -8,9 +8,10 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
-use super::group::Group;
+use super::group::{Group, report_denied};
 
 /// So often it is looked whether what was killed has ended: what hangs in the kernel is not waited for without an end.
 const LOOKS: usize = 200;
@@ -76,10 +77,12 @@ fn look(group: Option<Group>, without: Option<Pid>) -> Vec<Pid> {
     found
 }
 
-/// Sends a signal to all of them. Those that have ended meanwhile are nobody's loss.
+/// Sends a signal to all of them. Some may have ended meanwhile.
 pub(super) fn send(processes: &[Pid], signal: Signal) {
     for process in processes {
-        let _ = kill_process(*process, signal);
+        if kill_process(*process, signal) == Err(Errno::PERM) {
+            report_denied(*process, signal);
+        }
     }
 }
 

@@ -1,6 +1,11 @@
 //! A process group, and signals to all of it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+
+use crate::output::complain;
 
 /// The process group of a command.
 #[derive(Debug, Clone, Copy)]
@@ -43,13 +48,29 @@ impl Group {
         self.send(Signal::KILL);
     }
 
-    /// Whether any process is left in it.
+    /// Whether any process is left in it, also one that may not be signalled.
     pub(super) fn exists(self) -> bool {
-        test_kill_process_group(self.0).is_ok()
+        matches!(test_kill_process_group(self.0), Ok(()) | Err(Errno::PERM))
     }
 
     fn send(self, signal: Signal) {
         // It fails where the group has ended, which is what most signals want anyway.
-        let _ = kill_process_group(self.0, signal);
+        if kill_process_group(self.0, signal) == Err(Errno::PERM) {
+            report_denied(self.0, signal);
+        }
     }
+}
+
+/// Says once that a process cannot be signalled: it may run on without the lock.
+pub(super) fn report_denied(process: Pid, signal: Signal) {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if IS_REPORTED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    complain(&format!(
+        "warning: forrst may not signal the command: process {process} runs as another user, as by sudo, and did not get \
+         signal {number} (Operation not permitted). It is not ended when the lock is lost: run forrst as that user\n",
+        process = process.as_raw_nonzero(),
+        number = signal.as_raw(),
+    ));
 }

@@ -2,7 +2,7 @@
 
 use forrst_client::{Lease, Loss};
 use rustix::process::Signal;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::descendants;
 use super::group::Group;
@@ -58,6 +58,9 @@ impl Supervision<'_> {
             is_asked_to_stop: false,
         };
         let notice = self.lease.notice();
+        // Its ticks come due whatever else arrives: a flood of signals must not keep a renewal from the guard.
+        let mut looks = interval(self.plan.pause());
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let ending = loop {
             let is_held = state.loss.is_none();
             tokio::select! {
@@ -68,7 +71,7 @@ impl Supervision<'_> {
                 }
                 signal = self.signals.next() => self.pass_on(signal, &mut state).await,
                 loss = notice.lost(), if is_held => self.lose(loss, &mut state).await,
-                () = sleep(self.plan.pause()), if is_held => self.look_at_lease(&mut state).await,
+                _ = looks.tick(), if is_held => self.look_at_lease(&mut state).await,
                 () = sleep_until(self.limits.kill_at) => self.insist(state.group),
             }
         };

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -121,6 +122,7 @@ impl Running {
         let status = self.child.lock().unwrap().wait().unwrap();
         Ended {
             code: status.code(),
+            signal: status.signal(),
             output: self.output.rest(),
             errors: self.errors.rest(),
         }
@@ -140,11 +142,19 @@ impl Drop for Running {
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
     pub(crate) output: String,
     pub(crate) errors: String,
 }
 
 impl Ended {
+    /// That a signal ended it, as its parent sees it.
+    #[track_caller]
+    pub(crate) fn check_signal(self, signal: Signal) -> Self {
+        assert_eq!(self.signal, Some(signal.as_raw()), "{self:#?}");
+        self
+    }
+
     #[track_caller]
     pub(crate) fn check(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{self:#?}");

@@ -64,17 +64,39 @@ fn its_lock_is_held_and_renewed_while_it_runs_and_then_released() {
 #[test]
 fn its_exit_code_is_that_of_the_command() {
     let server = Server::start();
-    for (script, code) in [
-        ("exit 0", 0),
-        ("exit 1", 1),
-        ("exit 75", 75),
-        ("kill -TERM $$", 143),
-        ("kill -KILL $$", 137),
-    ] {
+    for (script, code) in [("exit 0", 0), ("exit 1", 1), ("exit 75", 75)] {
         let run = ["run", "--key", "k", "--", "sh", "-c", script];
         Forrst::new(&server, &run).run().check(code);
         assert_eq!(status(&server)["locked"], false, "{script}");
     }
+}
+
+#[test]
+fn it_dies_by_the_signal_that_ended_its_command() {
+    let server = Server::start();
+    for (name, signal) in [
+        ("TERM", Signal::TERM),
+        ("KILL", Signal::KILL),
+        ("INT", Signal::INT),
+        ("SEGV", Signal::SEGV),
+        ("USR1", Signal::USR1),
+        ("PIPE", Signal::PIPE),
+    ] {
+        let script = format!("kill -{name} $$");
+        let run = ["run", "--key", "k", "--", "sh", "-c", &script];
+        let ended = Forrst::new(&server, &run).run().check_signal(signal);
+        assert_eq!(ended.errors, "", "{name}");
+        assert_eq!(status(&server)["locked"], false, "{name}");
+    }
+    // Which a shell shows as before.
+    let forrst = env!("CARGO_BIN_EXE_forrst");
+    let script = format!("{forrst} run --key k -- sh -c 'kill -TERM $$'; echo $?");
+    let shell = std::process::Command::new("bash")
+        .args(["-c", &script])
+        .env("FORRST_URL", server.url())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&shell.stdout), "143\n");
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! A lock that is lost, or nearly.
 
+use std::io::Read;
+
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::job::{Job, PATIENT, STUBBORN, status, take_over};
 use super::process::{is_alive, until_dead};
-use crate::forrst::{Forrst, until};
+use crate::forrst::{Forrst, PATIENCE, until};
 use crate::server::Server;
 
 /// Checks that nobody was alive when somebody else got the lock.
@@ -151,4 +155,57 @@ fn ignore_lets_it_run_on() {
     assert_eq!(job.file("signals"), "");
     job.tell("stop");
     job.wait().check(3).complains(&["warning", "lost"]);
+}
+
+/// A program that has become another user, as by `sudo`, cannot be signalled by the one who started it.
+#[test]
+fn a_command_that_may_not_be_killed_is_reported() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can make a program that becomes another user");
+        return;
+    }
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let become_root = folder.path().join("become-root");
+    // `install` and `setpriv` are on every Linux with util-linux.
+    let script = format!(
+        "chmod 755 {folder} && install -m 4755 $(command -v setpriv) {program} &&
+         install -m 755 {forrst} {folder}/forrst && install -d -m 777 {folder}/work",
+        folder = folder.path().display(),
+        program = become_root.display(),
+        forrst = env!("CARGO_BIN_EXE_forrst"),
+    );
+    let made = std::process::Command::new("bash")
+        .args(["-c", &script])
+        .status();
+    assert!(made.unwrap().success());
+    let command = "echo $$ > pid; until [ -e stop ]; do sleep 0.02; done; exit 3";
+    let mut running = std::process::Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+        .arg(folder.path().join("forrst"))
+        .args(["run", "--key", "k", "--ttl", "1h", "--"])
+        .arg(&become_root)
+        .args(["--reuid", "0", "bash", "-c", command])
+        .current_dir(folder.path().join("work"))
+        .env("FORRST_URL", server.url())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = folder.path().join("work/pid");
+    until("it has begun", || pid.exists());
+    kill_process(Pid::from_child(&running), Signal::TERM).unwrap();
+    let mut stderr = running.stderr.take().unwrap();
+    let (says, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 1024];
+        while let Ok(count @ 1..) = stderr.read(&mut buffer) {
+            let _ = says.send(String::from_utf8_lossy(&buffer[..count]).into_owned());
+        }
+    });
+    let said = said.recv_timeout(PATIENCE / 6);
+    std::fs::write(folder.path().join("work/stop"), "").unwrap();
+    running.wait().unwrap();
+    let said = said.expect("something on stderr");
+    assert!(said.contains("may not signal"), "{said}");
+    assert!(said.contains("another user"), "{said}");
 }

@@ -3,7 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::job::{Job, PATIENT, status};
-use super::process::is_stopped;
+use super::process::{is_alive, is_stopped};
 use crate::forrst::until;
 use crate::server::Server;
 
@@ -40,7 +40,39 @@ fn a_command_that_a_passed_on_signal_ends_is_told_so() {
     let job = Job::start(&server, &["--ttl", "1h"], "echo $$ > pid; exec sleep 1000");
     job.pid("pid");
     job.signal(Signal::HUP);
-    job.wait().check(129);
+    job.wait().check_signal(Signal::HUP);
+}
+
+/// Each signal wakes up what also has to tell the guard of renewals.
+#[test]
+fn a_flood_of_signals_keeps_no_renewal_from_the_guard() {
+    let server = Server::start();
+    let script = "trap '' USR1; echo $$ > pid; until [ -e stop ]; do sleep 0.02; done; exit 3";
+    let job = Job::start(&server, &["--ttl", "3s"], script);
+    let child = job.pid("pid");
+    let expiry = || {
+        let status = status(&server);
+        let time = status["expires_at"].as_str().map(str::to_owned);
+        time.map(|time| humantime::parse_rfc3339(&time).unwrap())
+    };
+    let first = expiry().unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) && is_alive(child) {
+                job.signal(Signal::USR1);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        });
+        until("it is renewed for longer than its ttl", || {
+            let gained = expiry().and_then(|now| now.duration_since(first).ok());
+            !is_alive(child) || gained.is_some_and(|gained| gained.as_secs() >= 5)
+        });
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(is_alive(child), "the guard ended it");
+    job.tell("stop");
+    job.wait().check(3);
 }
 
 /// It is stopped by somebody else, so `forrst run` does not know of it.

@@ -19,7 +19,7 @@ fn ended_while_the_grant_is_on_its_way_it_gives_the_lock_back() {
     link.pass();
     job.signal(Signal::TERM);
     let (ended, folder) = job.wait_and_keep();
-    ended.check(143);
+    ended.check_signal(Signal::TERM);
     assert!(!folder.path().join("pid").exists());
     assert_eq!(status(&server)["locked"], false);
 }
