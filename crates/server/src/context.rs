@@ -121,7 +121,8 @@ impl HeldLease {
         self.lease.name.as_str()
     }
 
-    /// Returns when the lease is over and somebody else may hold the lock. The function is not stopped by that.
+    /// Returns when the lease is over and another owner may hold the lock: at its end, or as soon as it was released, forced or
+    /// shortened through this server. The function is not stopped by that.
     pub async fn lost(&self) {
         self.loss.lost().await;
     }
@@ -131,7 +132,7 @@ impl HeldLease {
         self.loss.remaining()
     }
 
-    /// Whether the lease is over.
+    /// Whether the lease is over. Once true it stays so.
     pub fn is_lost(&self) -> bool {
         self.loss.is_lost()
     }

@@ -52,7 +52,7 @@ async fn a_lock_can_be_looked_at_extended_and_released() {
         let never = soon(locks.force_release("lock:never", None)).await;
         assert!(matches!(never, Err(Error::NotHeld(_))), "{never:?}");
 
-        let next = soon(client.lock("k").owner("you").hold()).await.unwrap();
+        let next = soon(client.lock("k").owner("next").hold()).await.unwrap();
         let stale = soon(locks.force_release("lock:k", Some(held.fence))).await;
         assert!(matches!(stale, Err(Error::Mismatch(_))), "{stale:?}");
         let forced = locks.force_release("lock:k", Some(next.fence));

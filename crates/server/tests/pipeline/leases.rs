@@ -111,6 +111,7 @@ async fn a_late_release_leaves_the_successor_alone() {
         !probe.seen.notes.lock().unwrap().is_empty()
     })
     .await;
+    // The store lets it go a moment after its function was notified.
     let next = ask("test.sleep")
         .arguments(json!({"ms": 5000}))
         .lock(json!({"key": "k", "scope": "global", "owner": "o", "block": millis(1000)}));
