@@ -156,7 +156,8 @@ impl LeaseGuard {
         }
     }
 
-    fn stop_renewal(&mut self) {
+    /// Extends the lease no more: it ends with its ttl, which [`loss`](Self::loss) tells.
+    pub fn stop_renewal(&mut self) {
         if let Some(renewal) = self.renewal.take() {
             renewal.abort();
         }

@@ -10,12 +10,14 @@ mod file;
 mod key;
 mod pattern;
 mod rights;
+mod spare;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use forrst_protocol::{ErrorCode, ErrorObject};
+use tokio::sync::watch;
 
 pub(crate) use self::caller::Caller;
 pub(crate) use self::credential::{Credential, PeerName};
@@ -24,6 +26,7 @@ pub use self::file::{AccessFileError, KeyEntry};
 pub use self::key::{ApiKey, KeyHash};
 pub(crate) use self::rights::Needs;
 pub use self::rights::Role;
+pub(crate) use self::spare::{SpareDescriptors, is_out_of_descriptors};
 
 /// Who may call: everybody, or those whom a file names. Cheap to clone: all clones are one.
 ///
@@ -49,6 +52,9 @@ pub struct Access {
 struct KeysFile {
     path: PathBuf,
     known: RwLock<Arc<Known>>,
+    /// Counts the times that the file was read: calls and sessions that outlive a reload ask again whether they may go on.
+    reloads: watch::Sender<u64>,
+    spare: SpareDescriptors,
 }
 
 impl Access {
@@ -66,19 +72,29 @@ impl Access {
         let path = path.as_ref().to_owned();
         let known = RwLock::new(Arc::new(Known::read(&path)?));
         Ok(Self {
-            file: Some(Arc::new(KeysFile { path, known })),
+            file: Some(Arc::new(KeysFile {
+                path,
+                known,
+                reloads: watch::Sender::new(0),
+                spare: SpareDescriptors::new(),
+            })),
         })
     }
 
-    /// Reads the file again. What counted before still counts when that fails.
+    /// Reads the file again. What counted before still counts when that fails. Callers that it does not name any more lose their
+    /// waiting calls, their sessions and their renewals.
     ///
     /// # Errors
     ///
     /// As [`from_file`](Self::from_file).
     pub fn reload(&self) -> Result<(), AccessFileError> {
         if let Some(file) = &self.file {
-            let known = Arc::new(Known::read(&file.path)?);
-            *file.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+            let read = || Known::read(&file.path);
+            let known = file
+                .spare
+                .with(read, AccessFileError::is_out_of_descriptors)?;
+            *file.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
+            file.reloads.send_modify(|count| *count += 1);
         }
         Ok(())
     }
@@ -88,10 +104,44 @@ impl Access {
         self.file.is_some()
     }
 
+    /// Returns when a credential that was good is good no more, with the refusal. Costs nothing until a file is read again.
+    pub(crate) async fn revoked(&self, credential: &Credential) -> ErrorObject {
+        let reloads = self.file.as_ref().map(|file| file.reloads.subscribe());
+        let reloaded = async {
+            let Some(mut reloads) = reloads else {
+                return std::future::pending().await;
+            };
+            loop {
+                // Once before the first reload: the last one may have been a moment ago.
+                if let Err(why) = self.caller(credential) {
+                    return why;
+                }
+                if reloads.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+        };
+        let distrusted = async {
+            match credential {
+                Credential::Certificate(peer) => peer.distrusted.cancelled().await,
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            why = reloaded => why,
+            () = distrusted => untrusted(),
+        }
+    }
+
     pub(crate) fn caller(&self, credential: &Credential) -> Result<Caller, ErrorObject> {
+        if let Credential::Certificate(peer) = credential
+            && peer.distrusted.is_cancelled()
+        {
+            return Err(untrusted());
+        }
         let Some(file) = &self.file else {
             let name = match credential {
-                Credential::Certificate(name) => Some(name.clone()),
+                Credential::Certificate(peer) => Some(peer.name.clone()),
                 _ => None,
             };
             return Ok(Caller::with_all_rights(name));
@@ -108,8 +158,8 @@ impl Access {
                 let caller = known.by_key(hash);
                 caller.ok_or_else(|| unauthorized("The API key is not known here"))
             }
-            Credential::Certificate(name) => {
-                let caller = known.by_certificate(name);
+            Credential::Certificate(peer) => {
+                let caller = known.by_certificate(&peer.name);
                 caller.ok_or_else(|| unauthorized("The certificate's name is not known here"))
             }
         }
@@ -123,6 +173,10 @@ impl fmt::Debug for Access {
             Some(file) => write!(f, "as {} says", file.path.display()),
         }
     }
+}
+
+fn untrusted() -> ErrorObject {
+    unauthorized("The authority of the certificate is not trusted any more")
 }
 
 fn unauthorized(message: &str) -> ErrorObject {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use forrst_lock::{Fence, Lease, LockName, LossNotice};
-use forrst_protocol::{FunctionName, RawObject, RequestId, Version};
+use forrst_protocol::{ErrorObject, FunctionName, RawObject, RequestId, Version};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::Caller;
+use crate::access::{Caller, Credential};
 use crate::core::{Core, NotedLock};
 use crate::extension::{Deadline, Trace};
 
@@ -32,6 +32,8 @@ pub(crate) struct CallInfo {
     pub(crate) version: Version,
     pub(crate) context: Option<RawObject<'static>>,
     pub(crate) caller: Caller,
+    /// What the caller has shown, which may be revoked while the call is under way.
+    pub(crate) credential: Credential,
     /// The address that the request came from.
     pub(crate) from: Option<Arc<str>>,
     pub(crate) received: Instant,
@@ -39,6 +41,12 @@ pub(crate) struct CallInfo {
 }
 
 impl Context {
+    /// Returns when the caller may not call any more, with the refusal.
+    pub(crate) async fn revoked(&self) -> ErrorObject {
+        let access = &self.server.access;
+        access.revoked(&self.call.credential).await
+    }
+
     /// Notes which lock the call is about, for the log.
     pub(crate) fn note_lock(&self, name: &LockName) {
         // A second lock would be one that a function takes by itself.

@@ -276,6 +276,7 @@ impl Core {
                 version: version.unwrap_or(Version::new(0, 0, 0)),
                 context: request.context.map(RawObject::into_owned),
                 caller,
+                credential: origin.credential,
                 from: origin.from,
                 received: origin.received,
                 lock,

@@ -4,8 +4,9 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 
 use forrst_testkit::{Serve, request, until};
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::json;
+use tokio_tungstenite::tungstenite::Message;
 
 use crate::client::{Way, code, open, socket_ask};
 use crate::keys::{FORRST, Guarded, make_key};
@@ -57,7 +58,7 @@ fn keys_are_read_again_and_a_broken_file_changes_nothing() {
 }
 
 #[test]
-fn a_websocket_of_a_key_that_is_gone_is_of_no_use_any_more() {
+fn a_websocket_of_a_key_that_is_gone_is_closed() {
     let guarded = Guarded::start(&[("first", &["--role", "call"])]);
     let mut socket = open(&guarded.address(), Some(&guarded.keys[0])).unwrap();
     let request = request("demo.echo", json!({}));
@@ -66,8 +67,44 @@ fn a_websocket_of_a_key_that_is_gone_is_of_no_use_any_more() {
     let (_, block) = make_key("second", &["--role", "call"]);
     std::fs::write(guarded.serve.path("keys.toml"), block).unwrap();
     hang_up(&guarded, "were read again");
-    let answer = socket_ask(&mut socket, &frame);
-    assert_eq!(code(&answer["result"]), Some("UNAUTHORIZED"));
+    until("it is closed", || {
+        matches!(socket.read(), Ok(Message::Close(_)) | Err(_))
+    });
+}
+
+#[test]
+fn keys_are_read_again_when_no_descriptor_is_left() {
+    let guarded = Guarded::start(&[("first", &["--role", "call"])]);
+    let (second, block) = make_key("second", &["--role", "call"]);
+    std::fs::write(guarded.serve.path("keys.toml"), &block).unwrap();
+    let process = guarded.running.id();
+    let open = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let numbers = open.map(|entry| {
+        let name = entry.unwrap().file_name();
+        name.to_str().unwrap().parse::<u64>().unwrap()
+    });
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit {
+        current: Some(numbers.max().unwrap() + 1),
+        maximum,
+    };
+    let process = Pid::from_raw(i32::try_from(process).unwrap()).unwrap();
+    prlimit(Some(process), Resource::Nofile, limit).unwrap();
+    // Whatever gaps there are, connections fill them.
+    let address = guarded.address();
+    let mut silent = Vec::new();
+    until("no connection can be accepted", || {
+        silent.push(std::net::TcpStream::connect(&address).unwrap());
+        guarded.running.errors().contains("could not be accepted")
+    });
+    hang_up(&guarded, "were read again");
+    let no_limit = Rlimit {
+        current: Some(1024),
+        maximum,
+    };
+    prlimit(Some(process), Resource::Nofile, no_limit).unwrap();
+    drop(silent);
+    assert!(echo(&guarded, &second) && !echo(&guarded, &guarded.keys[0]));
 }
 
 #[test]

@@ -396,3 +396,54 @@ fn a_full_server_says_so_behind_tls_and_is_still_healthy() {
     let _ = probe.read_to_end(&mut answer);
     assert_eq!(Reply::read(&answer).status, 200);
 }
+
+#[test]
+fn a_replaced_authority_of_clients_ends_what_they_have_open() {
+    let (serve, authority) = serve(&["--tls-client-ca", "trusted.pem"]);
+    let old = Authority::new(&serve.path(""), "old");
+    let new = Authority::new(&serve.path(""), "new");
+    std::fs::copy(&old.file, serve.path("trusted.pem")).unwrap();
+    let running = serve.start();
+    let address = address(&running);
+    let before = client(&authority.file, Some(&old.issue(None, &["before.test"])));
+    let after = client(&authority.file, Some(&new.issue(None, &["after.test"])));
+    assert_eq!(
+        ask(&address, &before, &[], &acquire("k")).unwrap().code(),
+        None
+    );
+    let mut waits = acquire("k");
+    waits["call"]["arguments"]["block"] = json!({"value": 2, "unit": "minute"});
+    let waiting = std::thread::spawn({
+        let (address, before) = (address.clone(), before.clone());
+        move || ask(&address, &before, &[], &waits)
+    });
+    let stream = open(&address, &before);
+    let (mut socket, _) = tungstenite::client("wss://localhost/rpc", stream).unwrap();
+    let mut idle = open(&address, &before);
+    idle.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .unwrap();
+    idle.read_exact(&mut [0; 12]).unwrap();
+    until("the call waits", || {
+        let status = lock("status", json!({"key": "lock:k"}));
+        let status = ask(&address, &before, &[], &status).unwrap();
+        status.body["result"]["waiters"] == 1
+    });
+
+    std::fs::copy(&new.file, serve.path("trusted.pem")).unwrap();
+    running.signal(Signal::HUP);
+    let refused = waiting.join().unwrap();
+    assert!(
+        refused.is_none_or(|reply| reply.code() == Some("UNAUTHORIZED")),
+        "the call that waited was let go on"
+    );
+    until("the WebSocket is closed", || {
+        matches!(socket.read(), Ok(Message::Close(_)) | Err(_))
+    });
+    let mut rest = Vec::new();
+    let _ = idle.read_to_end(&mut rest);
+    assert!(ask(&address, &before, &[], &echo()).is_none());
+    let status = lock("status", json!({"key": "lock:k"}));
+    let status = ask(&address, &after, &[], &status).unwrap();
+    assert_eq!(status.body["result"]["locked"], true);
+    assert!(status.body["result"]["waiters"].is_null(), "{status:?}");
+}

@@ -1,8 +1,11 @@
 //! What somebody shows to say who they are.
 
+use std::sync::Arc;
+
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, HeaderName};
 use forrst_lock::Caller as CallerName;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::key::KeyHash;
 
@@ -16,15 +19,35 @@ pub(crate) enum Credential {
     #[default]
     Nothing,
     Key(KeyHash),
-    /// The name in a client's certificate, which was checked when the connection was made.
-    Certificate(CallerName),
+    /// A client's certificate, which was checked when the connection was made.
+    Certificate(PeerName),
     /// There is something, and it cannot be told what it means.
     Unreadable(&'static str),
 }
 
-/// The name in the certificate of whoever is at the other end of a connection.
+/// The certificate of the client at the other end of a connection.
 #[derive(Debug, Clone)]
-pub(crate) struct PeerName(pub(crate) CallerName);
+pub(crate) struct PeerName {
+    pub(crate) name: CallerName,
+    /// Cancelled when the authority that it is from is not trusted any more.
+    pub(crate) distrusted: CancellationToken,
+    /// Cancelled when all clones are gone: the connection, its sessions, and the calls that came over it.
+    pub(crate) unused: CancellationToken,
+    #[expect(dead_code, reason = "only held")]
+    user: Arc<DropGuard>,
+}
+
+impl PeerName {
+    pub(crate) fn new(name: CallerName) -> Self {
+        let unused = CancellationToken::new();
+        Self {
+            name,
+            distrusted: CancellationToken::new(),
+            user: Arc::new(unused.clone().drop_guard()),
+            unused,
+        }
+    }
+}
 
 impl Credential {
     /// A key counts more than a certificate: whoever shares a proxy's connection can still say who they are.
@@ -39,7 +62,7 @@ impl Credential {
         let mut keys = shown.map(|key| key.map(|key| KeyHash::of(key.trim_ascii())));
         match (keys.next(), peer) {
             (None, None) => Self::Nothing,
-            (None, Some(PeerName(name))) => Self::Certificate(name.clone()),
+            (None, Some(peer)) => Self::Certificate(peer.clone()),
             (Some(None), _) => Self::Unreadable("`Authorization` must be `Bearer` and an API key"),
             (Some(Some(first)), _) => {
                 if keys.all(|key| key.is_some_and(|key| key == first)) {

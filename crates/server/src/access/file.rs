@@ -11,6 +11,7 @@ use super::Caller;
 use super::key::{ApiKey, KeyHash};
 use super::pattern::Pattern;
 use super::rights::{Rights, Role};
+use super::spare::is_out_of_descriptors;
 
 /// Why a keys file does not count.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +32,15 @@ pub enum AccessFileError {
         /// What is wrong.
         problem: String,
     },
+}
+
+impl AccessFileError {
+    pub(super) fn is_out_of_descriptors(&self) -> bool {
+        match self {
+            Self::Unreadable { source, .. } => is_out_of_descriptors(source),
+            Self::Wrong { .. } => false,
+        }
+    }
 }
 
 /// An entry of the keys file, as `forrst key new` writes it.

@@ -89,8 +89,24 @@ impl Around for Run {
         // From here on the caller may hang up: the function ends in peace, and then the lock is released.
         let server = context.server.clone();
         let held = server.held.clone();
-        let work = |context| async move {
-            let outcome = next.run(context).await;
+        let work = |context: Context| async move {
+            let caller = context.clone();
+            let running = next.run(context);
+            tokio::pin!(running);
+            let outcome = if options.renew {
+                tokio::select! {
+                    biased;
+                    outcome = running.as_mut() => outcome,
+                    _ = caller.revoked() => {
+                        // The lease ends by its clock, and the function learns of it by its notice of loss.
+                        tracing::warn!(fence = %guard.lease().fence, "the caller was revoked: its lock is not renewed");
+                        guard.stop_renewal();
+                        running.await
+                    }
+                }
+            } else {
+                running.await
+            };
             // Whoever set a deadline that has passed may be gone, and never learn the token.
             let is_kept = !options.auto_release && !outcome.is_past_deadline;
             let lease = give_back(guard, is_kept).await;
@@ -145,7 +161,19 @@ pub(crate) async fn acquire(
         attempt: options.attempt.clone(),
     };
     let acquired = server.locks.acquire(request).instrument(span::wait());
-    let (error, retry_after) = match acquired.await.map_err(unlockable)? {
+    let acquired = match options.block {
+        None => acquired.await,
+        Some(_) => tokio::select! {
+            biased;
+            acquired = acquired => acquired,
+            // Dropped, the call leaves its queue.
+            refusal = context.revoked() => {
+                server.metrics.refused(Refusal::Unauthorized);
+                return Err(refusal);
+            }
+        },
+    };
+    let (error, retry_after) = match acquired.map_err(unlockable)? {
         AcquireOutcome::Granted(guard) => {
             let time = if options.renew {
                 WHILE_IT_RUNS

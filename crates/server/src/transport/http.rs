@@ -415,6 +415,7 @@ fn sender(parts: &Parts) -> Sender {
         traceparent: traceparent(&parts.headers),
         credential: Credential::read(&parts.headers, peer),
         from: connection.map(|connection| connection.from.clone()),
+        peer: peer.cloned(),
         refusal: None,
     }
 }

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::openrpc;
-use crate::access::{Caller, Credential};
+use crate::access::{Caller, Credential, PeerName};
 use crate::core::{Core, Counted, Origin, one_frame};
 use crate::limits::Refusal;
 
@@ -52,6 +52,24 @@ pub(super) struct Sender {
     pub(super) from: Option<Arc<str>>,
     /// Why the whole frame is refused, if it is.
     pub(super) refusal: Option<ErrorObject>,
+    /// The certificate of the connection, whatever the credential is.
+    pub(super) peer: Option<PeerName>,
+}
+
+impl Sender {
+    /// Returns when the sender may not send any more.
+    pub(super) async fn revoked(&self, core: &Core) {
+        let distrusted = async {
+            match &self.peer {
+                Some(peer) => peer.distrusted.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = core.access.revoked(&self.credential) => {}
+            () = distrusted => {}
+        }
+    }
 }
 
 /// What a method needs to know about the entry that calls it.

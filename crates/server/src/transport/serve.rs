@@ -49,7 +49,7 @@ const FULL_PATIENCE: Duration = Duration::from_secs(2);
 const FULL_SILENCE: Duration = Duration::from_millis(200);
 
 /// How long what is under way on a connection has to finish once it has to go.
-const LAST_ANSWERS: Duration = Duration::from_secs(1);
+pub(super) const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Less than this, hyper does not take.
 const SMALLEST_HEAD: usize = 8 * 1024;
@@ -166,6 +166,7 @@ impl Server {
             return;
         };
         let socket = Socket::from(stream);
+        let trust = tls.trust();
         let handshake = timeout(
             HANDSHAKE.min(patience),
             tls.acceptor().accept(socket.clone()),
@@ -181,10 +182,33 @@ impl Server {
         };
         let (_, session) = stream.get_ref();
         let is_http2 = session.alpn_protocol() == Some(b"h2");
-        let peer = peer_name(session.peer_certificates());
+        let certificates = session.peer_certificates();
+        let peer = peer_name(certificates);
+        let tokens = peer
+            .as_ref()
+            .map(|peer| (peer.distrusted.clone(), peer.unused.clone()));
+        let has_name = tokens.is_some();
+        let (distrusted, unused) = tokens.unwrap_or_default();
+        let lost = trust.lost(certificates.map(<[_]>::to_vec));
+        let ended = async {
+            lost.await;
+            // Calls that wait are refused, which their clients still get to see.
+            distrusted.cancel();
+            sleep(LAST_ANSWERS).await;
+        };
         let connection = Connection::new(permit, socket, from, peer, max_in_flight, bytes);
-        self.serve_connection(stream, is_http2, router, connection, patience)
-            .await;
+        let served = async {
+            self.serve_connection(stream, is_http2, router, connection, patience)
+                .await;
+            // A WebSocket outlives the HTTP connection it began as, and a function its caller.
+            if has_name {
+                unused.cancelled().await;
+            }
+        };
+        tokio::select! {
+            () = served => {}
+            () = ended => metrics.refused(Refusal::Tls),
+        }
     }
 
     async fn serve_connection<S>(

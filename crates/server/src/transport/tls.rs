@@ -2,19 +2,21 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use forrst_lock::Caller as CallerName;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-use crate::access::PeerName;
+use crate::access::{PeerName, SpareDescriptors, is_out_of_descriptors};
 
 /// Where the certificates are, all in PEM.
 #[derive(Debug, Clone)]
@@ -50,7 +52,16 @@ pub enum TlsError {
 #[derive(Clone)]
 pub struct Tls {
     files: Arc<TlsFiles>,
-    config: Arc<RwLock<Arc<ServerConfig>>>,
+    /// Replaced when the files are read again; connections that are open then ask whether they are still trusted.
+    settings: Arc<watch::Sender<Settings>>,
+    spare: Arc<SpareDescriptors>,
+}
+
+#[derive(Clone)]
+struct Settings {
+    config: Arc<ServerConfig>,
+    /// Judges the certificates of clients; `None` when they need none.
+    clients: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 impl Tls {
@@ -60,21 +71,24 @@ impl Tls {
     ///
     /// When one of them cannot be read, or they do not fit together.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
-        let config = configure(&files)?;
+        let settings = configure(&files)?;
         Ok(Self {
             files: Arc::new(files),
-            config: Arc::new(RwLock::new(config)),
+            settings: Arc::new(watch::Sender::new(settings)),
+            spare: Arc::new(SpareDescriptors::new()),
         })
     }
 
-    /// Reads the files again, for the connections to come. What counted before still counts when that fails.
+    /// Reads the files again. What counted before still counts when that fails. Connections of clients whose certificates are not
+    /// trusted any more are closed.
     ///
     /// # Errors
     ///
     /// As [`load`](Self::load).
     pub fn reload(&self) -> Result<(), TlsError> {
-        let config = configure(&self.files)?;
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        let read = || configure(&self.files);
+        let settings = self.spare.with(read, TlsError::is_out_of_descriptors)?;
+        self.settings.send_replace(settings);
         Ok(())
     }
 
@@ -84,8 +98,41 @@ impl Tls {
     }
 
     pub(super) fn acceptor(&self) -> TlsAcceptor {
-        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
-        config.clone().into()
+        self.settings.borrow().config.clone().into()
+    }
+
+    /// What a connection watches, from before its handshake on.
+    pub(super) fn trust(&self) -> Trust {
+        Trust(self.settings.subscribe())
+    }
+}
+
+/// Whether the certificate of a client is still trusted.
+pub(super) struct Trust(watch::Receiver<Settings>);
+
+impl Trust {
+    /// Returns when the certificates, the client's own first, are trusted no more. Costs nothing until files are read again.
+    pub(super) async fn lost(mut self, certificates: Option<Vec<CertificateDer<'static>>>) {
+        let certificates = certificates.unwrap_or_default();
+        while self.0.changed().await.is_ok() {
+            let clients = self.0.borrow_and_update().clients.clone();
+            let Some(clients) = clients else { continue };
+            let is_trusted = certificates.split_first().is_some_and(|(own, between)| {
+                let now = UnixTime::now();
+                clients.verify_client_cert(own, between, now).is_ok()
+            });
+            if !is_trusted {
+                return;
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+}
+
+impl TlsError {
+    fn is_out_of_descriptors(&self) -> bool {
+        use rustls::pki_types::pem::Error;
+        matches!(self, Self::File { source: Error::Io(error), .. } if is_out_of_descriptors(error))
     }
 }
 
@@ -95,7 +142,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-fn configure(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+fn configure(files: &TlsFiles) -> Result<Settings, TlsError> {
     let unfit = |error: &dyn fmt::Display| TlsError::Unfit(error.to_string());
     let chain = certificates(&files.certificate)?;
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|source| TlsError::File {
@@ -106,8 +153,8 @@ fn configure(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|error| unfit(&error))?;
-    let builder = match &files.client_ca {
-        None => builder.with_no_client_auth(),
+    let (builder, clients) = match &files.client_ca {
+        None => (builder.with_no_client_auth(), None),
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates(path)? {
@@ -115,13 +162,18 @@ fn configure(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
             }
             let verifier =
                 WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| unfit(&error))?)
+            let verifier = verifier.map_err(|error| unfit(&error))?;
+            let builder = builder.with_client_cert_verifier(verifier.clone());
+            (builder, Some(verifier))
         }
     };
     let config = builder.with_single_cert(chain, key);
     let mut config = config.map_err(|error| unfit(&error))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    Ok(Settings {
+        config: Arc::new(config),
+        clients,
+    })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -154,5 +206,5 @@ pub(super) fn peer_name(certificates: Option<&[CertificateDer<'_>]>) -> Option<P
     let mut common_names = certificate.subject().iter_common_name();
     let common_name = common_names.next().and_then(|name| name.as_str().ok());
     let name = alternative.or(common_name.filter(|name| !name.is_empty()))?;
-    CallerName::parse(name).ok().map(PeerName)
+    CallerName::parse(name).ok().map(PeerName::new)
 }

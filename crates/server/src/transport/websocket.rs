@@ -6,10 +6,12 @@ use axum::extract::WebSocketUpgrade;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{SinkExt, StreamExt};
+use tokio::time::sleep;
 
 use super::connection::Connection;
 use super::rpc::{Frame, Rpc, Sender};
+use super::serve::LAST_ANSWERS;
 use super::session::{self, InFlight, Incoming, Rules, SessionAccount};
 use crate::Server;
 use crate::limits::Refusal;
@@ -46,6 +48,7 @@ async fn run(
     connection: Option<Arc<Connection>>,
 ) {
     let limits = &server.core.limits;
+    let draining = server.core.draining.child_token();
     let goodbye = CloseFrame {
         code: close_code::AWAY,
         reason: "the server is shutting down".into(),
@@ -56,10 +59,23 @@ async fn run(
         idle_timeout: limits.idle_timeout,
         keep_alive: Some(Message::Ping(Bytes::new())),
         goodbye: Some(Message::Close(Some(goodbye))),
-        draining: server.core.draining.clone(),
+        draining: draining.clone(),
         metrics: server.core.metrics.clone(),
     };
     let (outgoing, incoming) = socket.split();
+    let is_shutting_down = server.core.draining.clone();
+    let outgoing = outgoing.with(move |message| {
+        // The session says goodbye in one way; why it ends is known here.
+        let message = match message {
+            Message::Close(Some(frame))
+                if frame.code == close_code::AWAY && !is_shutting_down.is_cancelled() =>
+            {
+                revoked()
+            }
+            message => message,
+        };
+        std::future::ready(Ok::<_, axum::Error>(message))
+    });
     let incoming = incoming
         .take_while(|message| {
             let goes_on = match message {
@@ -91,9 +107,16 @@ async fn run(
             None => std::future::pending().await,
         }
     };
+    let ended = async {
+        sender.revoked(&server.core).await;
+        // Calls that wait are refused, which the client still gets to see.
+        draining.cancel();
+        sleep(LAST_ANSWERS).await;
+    };
     tokio::select! {
         () = session::run(incoming, outgoing, rules, Frame::count, answer) => {}
         () = disconnected => {}
+        () = ended => {}
     }
 }
 
@@ -105,6 +128,13 @@ impl session::Message for Message {
             Self::Close(_) => 0,
         }
     }
+}
+
+fn revoked() -> Message {
+    Message::Close(Some(CloseFrame {
+        code: close_code::POLICY,
+        reason: "the key or certificate was revoked".into(),
+    }))
 }
 
 /// Any other error is a connection that broke.

@@ -4,12 +4,14 @@ mod bodies;
 mod connections;
 #[path = "../functions/mod.rs"]
 mod functions;
+mod guarded;
 mod hang_ups;
 mod host;
 mod http;
 mod http1;
 mod http2;
 mod rates;
+mod revocation;
 mod rpc;
 mod shutdown;
 mod slow_clients;

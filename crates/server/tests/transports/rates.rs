@@ -1,16 +1,10 @@
 //! `max_rate` counts whatever arrives on `/rpc`, and each of it once.
 
-use std::sync::Arc;
-
-use axum::body::Body;
-use axum::http::{Request, StatusCode};
-use forrst_server::{Access, ApiKey, KeyEntry, Limits, Server};
-use forrst_stores::MemoryStore;
-use http_body_util::BodyExt;
+use axum::http::StatusCode;
+use forrst_server::Limits;
 use serde_json::{Value, json};
-use tower::ServiceExt;
 
-use crate::functions::{Seen, register};
+use crate::guarded::Guarded;
 use crate::host::Host;
 use crate::http1::{Http1, post};
 use crate::websocket_client::Socket;
@@ -104,78 +98,45 @@ async fn a_call_is_counted_once() {
     assert_eq!(host.seen.started(), RATE as usize);
 }
 
-/// A server that knows one key, and that key.
-fn guarded(limits: Limits) -> (Server, String, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let key = ApiKey::random().unwrap();
-    let entry = KeyEntry {
-        name: "known".to_owned(),
-        hash: key.hash().to_string(),
-        roles: vec!["call".to_owned()],
-        functions: Vec::new(),
-        locks: Vec::new(),
-    };
-    let path = folder.path().join("keys.toml");
-    std::fs::write(&path, entry.to_toml().unwrap()).unwrap();
-    let builder = Server::builder()
-        .store(Arc::new(MemoryStore::new()))
-        .access(Access::from_file(path).unwrap())
-        .limits(limits);
-    let server = register(builder, &Seen::default()).build().unwrap();
-    (server, key.reveal().to_owned(), folder)
-}
-
-async fn send(
-    server: &Server,
-    path: &str,
-    key: Option<&str>,
-    body: String,
-) -> (StatusCode, Vec<u8>) {
-    let mut request = Request::post(path).header("content-type", "application/json");
-    if let Some(key) = key {
-        request = request.header("x-api-key", key);
-    }
-    let request = request.body(Body::from(body)).unwrap();
-    let answer = server.router().oneshot(request).await.unwrap();
-    let status = answer.status();
-    let body = answer.into_body().collect().await.unwrap().to_bytes();
-    (status, body.to_vec())
-}
-
 #[tokio::test]
 async fn unauthenticated_clients_are_limited_by_their_address() {
-    let (server, key, _folder) = guarded(Limits {
-        max_unauthenticated_rate: 1,
-        ..Limits::default()
-    });
+    let guarded = Guarded::new(
+        Limits {
+            max_unauthenticated_rate: 1,
+            ..Limits::default()
+        },
+        1,
+    );
+    let key = &guarded.keys[0];
     let request = ask("test.echo").text();
     for path in ["/forrst", "/rpc"] {
         let mut last = StatusCode::OK;
         for _ in 0..1_000 {
-            (last, _) = send(&server, path, Some("wrong"), request.clone()).await;
+            (last, _) = guarded.send(path, Some("wrong"), request.clone()).await;
             if last != StatusCode::UNAUTHORIZED {
                 break;
             }
         }
         assert_eq!(last, StatusCode::TOO_MANY_REQUESTS, "{path}");
-        let (status, _) = send(&server, "/forrst", Some(&key), request.clone()).await;
+        let (status, _) = guarded.send("/forrst", Some(key), request.clone()).await;
         assert_eq!(status, StatusCode::OK);
     }
 }
 
 #[tokio::test]
 async fn a_batch_of_an_unauthenticated_client_has_a_small_answer() {
-    let (server, key, _folder) = guarded(Limits::default());
+    let guarded = Guarded::new(Limits::default(), 1);
+    let key = &guarded.keys[0];
     let batch = Value::from(vec![ask("test.echo").rpc(1); 30]).to_string();
     assert!(batch.len() < 8 * 1024, "{}", batch.len());
-    let (status, answer) = send(&server, "/rpc", None, batch.clone()).await;
+    let (status, answer) = guarded.send("/rpc", None, batch.clone()).await;
     println!("{} bytes for {}", answer.len(), batch.len());
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert!(answer.len() < 512, "{} bytes", answer.len());
     let answer: Value = serde_json::from_slice(&answer).unwrap();
     assert_eq!(answer["error"]["code"], -32001);
     assert_eq!(
-        send(&server, "/rpc", Some(&key), batch).await.0,
+        guarded.send("/rpc", Some(key), batch).await.0,
         StatusCode::OK
     );
 }
