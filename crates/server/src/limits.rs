@@ -63,7 +63,7 @@ impl Default for Limits {
             max_bytes_per_caller: 64 * 1024 * 1024,
             max_locks_per_caller: None,
             max_rate: None,
-            max_unauthenticated_rate: 200,
+            max_unauthenticated_rate: 1_000,
             idle_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),
         }
