@@ -74,7 +74,7 @@ async fn a_key_that_is_kept_keeps_its_waiting_calls() {
     until("it waits", || locks.waiting() == 1).await;
     guarded.keep_only(0);
     let name = LockName::parse("lock:k").unwrap();
-    locks.force_release(&name).await.unwrap();
+    locks.force_release(&name, None).await.unwrap().unwrap();
     assert_eq!(soon(call).await.unwrap().0, StatusCode::OK);
 }
 
