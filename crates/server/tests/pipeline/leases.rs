@@ -127,6 +127,28 @@ async fn a_late_release_leaves_the_successor_alone() {
     probe.expect_nothing_left().await;
 }
 
+/// Not renewed, and kept when its function has ended: only the service knows that it is held here.
+#[tokio::test(start_paused = true)]
+async fn a_function_under_a_kept_lease_is_notified_of_a_forced_release() {
+    let probe = Probe::with(watchful);
+    let day = json!({"value": 1, "unit": "day"});
+    let kept = json!({"key": "k", "scope": "global", "ttl": day, "auto_release": false});
+    let holder = probe.start_running(&ask("test.watchful").lock(kept)).await;
+    let force = ask("urn:cline:forrst:ext:atomic-lock:fn:force-release");
+    let force = force.arguments(json!({"key": "lock:k"}));
+    probe
+        .check(&force, &json!({"result": {"forced": true}}))
+        .await;
+    until("the function has waited for the loss", || {
+        !probe.seen.notes.lock().unwrap().is_empty()
+    })
+    .await;
+    assert!(!probe.seen.has_noted("kept"), "it was not notified");
+    probe.seen.open_gate();
+    expect(&holder.await.unwrap(), &json!({"result": "to the end"}));
+    probe.expect_nothing_left().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_forced_away_is_renewed_no_more() {
     let probe = Probe::with(watchful);
