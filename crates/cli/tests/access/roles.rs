@@ -251,8 +251,9 @@ fn each_entry_of_a_batch_is_judged_by_itself() {
     assert_eq!(reply.body[2]["result"]["openrpc"], "1.3.2");
     let reply = post(&guarded.address(), "/rpc", &[], &batch);
     assert_eq!(reply.status, 401);
-    // A batch of an unauthenticated client is not worth an answer for each entry.
-    assert_eq!(reply.body["error"]["data"]["code"], "UNAUTHORIZED");
+    assert_eq!(code(&reply.body[0]["result"]), Some("UNAUTHORIZED"));
+    assert_eq!(code(&reply.body[1]["result"]), Some("UNAUTHORIZED"));
+    assert_eq!(reply.body[2]["error"]["data"]["code"], "UNAUTHORIZED");
 }
 
 #[test]

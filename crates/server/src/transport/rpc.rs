@@ -228,22 +228,12 @@ impl Rpc {
                 return Some(not_json(why));
             }
         };
-        let caller = match caller {
-            Ok(caller) => caller,
-            // One answer and one line, however many entries there are.
-            Err(why) => {
-                self.core.metrics.refused(Refusal::Unauthorized);
-                let from = sender.from.as_deref();
-                self.core.denied("batch of /rpc", None, from, &why);
-                return Some(refusal(NO_ID, &why));
-            }
-        };
         // All of them are under way at once.
         let most = MAX_BATCH.min(self.core.limits.max_in_flight.max(1));
         if batch.count == 0 || batch.count > most {
             // What was read of it counts.
             for _ in 0..frame.count() {
-                if let Counted::Refused(why) = self.core.count(&caller) {
+                if let Counted::Refused(why) = self.count(caller.as_ref().ok()) {
                     return Some(refusal(NO_ID, &why));
                 }
             }
@@ -254,10 +244,18 @@ impl Rpc {
             let message = format!("a batch may have at most {most} entries");
             return Some(error(NO_ID, OVERSIZED_REQUEST_CODE, &message));
         }
+        if caller.is_err() {
+            // The frame itself was counted when it arrived.
+            for _ in 1..batch.count {
+                if let Err(why) = self.core.count_unauthenticated(sender.from.as_deref()) {
+                    return Some(refusal(NO_ID, &why));
+                }
+            }
+        }
         let answers = batch.entries.iter().map(|range| {
             let entry = Entry {
                 sender: sender.clone(),
-                counted: self.core.count(&caller),
+                counted: self.count(caller.as_ref().ok()),
                 max_errors: (MAX_PROBLEMS / batch.count).max(1),
             };
             self.answer_one(frame.part(range.clone()), entry)
