@@ -13,10 +13,10 @@ local function repeats_holder()
   return me.attempt ~= '' and holder.attempt == me.attempt and holder.owner == me.owner
 end
 
--- Arrival by time, so that it also orders those who come back into an empty queue. A millisecond has room for a thousand.
+-- Arrival by time in microseconds, so that it also orders those who come back into an empty queue.
 local function last_place()
   local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2]
-  return math.max(now * 1000, tonumber(last or 0) + 1)
+  return math.max(now_micros, tonumber(last or 0) + 1)
 end
 
 local function join_queue()
