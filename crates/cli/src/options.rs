@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
-use forrst_lock::{Config, KeyStyle};
+use forrst_lock::{Config, KeyStyle, ReleaseMemory};
 use forrst_server::{Limits, TlsFiles};
 use forrst_stores::RedisOptions;
 use serde::Deserialize;
@@ -115,6 +115,11 @@ struct Options {
         hide_possible_values = true
     )]
     durability: Option<DurabilityLevel>,
+
+    /// How long the release of a lock is remembered, so that a client that repeats it learns what became of it; 1s to 1h
+    /// [default: 30s]
+    #[arg(long, env = "FORRST_REMEMBER_RELEASES", value_name = "DURATION")]
+    remember_releases: Option<Time>,
 
     /// What all keys in Redis begin with, so that others can use it, too [default: forrst]
     #[arg(long, env = "FORRST_REDIS_PREFIX", value_name = "TEXT")]
@@ -264,6 +269,7 @@ pub(crate) struct Settings {
     pub(crate) allowed_hosts: Vec<String>,
     pub(crate) store: String,
     pub(crate) durability: DurabilityLevel,
+    pub(crate) release_memory: ReleaseMemory,
     pub(crate) redis: RedisOptions,
     pub(crate) demo: bool,
     pub(crate) limits: Limits,
@@ -344,6 +350,7 @@ impl Options {
         if self.log_keys.or(file.log_keys).unwrap_or_default() {
             locks.keys = KeyStyle::Plain;
         }
+        let release_memory = release_memory(self.remember_releases.or(file.remember_releases))?;
         let tls = tls_files(
             self.tls_cert.or(file.tls_cert),
             self.tls_key.or(file.tls_key),
@@ -362,6 +369,7 @@ impl Options {
             },
             store: text(self.store, file.store, "embedded:./forrst-data"),
             durability: self.durability.or(file.durability).unwrap_or_default(),
+            release_memory,
             redis: RedisOptions {
                 prefix: text(self.redis_prefix, file.redis_prefix, "forrst"),
                 timeout: time(
@@ -372,6 +380,7 @@ impl Options {
                 wait: self.redis_wait.or(file.redis_wait).unwrap_or_default(),
                 strict: self.strict.or(file.strict).unwrap_or_default(),
                 ca: self.redis_ca.or(file.redis_ca),
+                ..RedisOptions::default()
             },
             demo: self.demo.or(file.demo).unwrap_or_default(),
             limits,
@@ -386,6 +395,21 @@ impl Options {
             audit_log: self.audit_log.or(file.audit_log),
         })
     }
+}
+
+fn release_memory(time: Option<Time>) -> Result<ReleaseMemory, String> {
+    let Some(Time(duration)) = time else {
+        return Ok(ReleaseMemory::default());
+    };
+    ReleaseMemory::new(duration).ok_or_else(|| {
+        let [min, max, given] = [
+            ReleaseMemory::MIN.as_duration(),
+            ReleaseMemory::MAX.as_duration(),
+            duration,
+        ]
+        .map(humantime::format_duration);
+        format!("--remember-releases must be between {min} and {max}, and {given} is not")
+    })
 }
 
 /// A certificate is of no use without its key, and the other way round.

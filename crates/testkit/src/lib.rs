@@ -17,11 +17,12 @@ mod serve;
 mod wire;
 
 pub use http::{post, request};
-pub use patience::{until, until_for};
+pub use patience::{PATIENCE, until, until_for};
 pub use process::Process;
 pub use proxy::{Proxy, Traffic, Way};
 pub use redis::{
-    Certificates, RedisCluster, RedisOptions, RedisReplicas, RedisServer, redis_program,
+    Certificates, RedisCluster, RedisOptions, RedisReplicas, RedisServer, SharedRedis,
+    redis_program,
 };
 pub use serve::{Node, Running, Serve};
 pub use wire::{Answer, Lock, Shown, list, moment};

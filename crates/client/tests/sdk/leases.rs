@@ -38,7 +38,7 @@ async fn a_lease_is_lost_in_time_when_the_server_is_gone_and_stays_lost() {
         let (_host, proxy, client) = connected_by(scheme).await;
         let lease = acquired(client.lock("k").ttl(TTL)).await;
         let notice = lease.notice();
-        proxy.cut();
+        proxy.refuse_all();
         let cut = Instant::now();
         assert!(lease.held_until() <= cut + TTL);
         let loss = soon(lease.lost()).await;
@@ -61,7 +61,7 @@ async fn a_lease_is_lost_in_time_when_the_server_is_gone_and_stays_lost() {
 async fn a_lease_is_never_held_for_longer_here_than_on_the_server() {
     let (host, proxy, client) = connected_by("http").await;
     let lease = acquired(client.lock("k").ttl(TTL)).await;
-    proxy.cut();
+    proxy.refuse_all();
     // Who waits on the server gets it at its expiry there.
     let next = tokio::spawn(host.http().lock("k").wait(ms(20_000)).hold());
     soon(next).await.unwrap().unwrap();
@@ -72,7 +72,7 @@ async fn a_lease_is_never_held_for_longer_here_than_on_the_server() {
 async fn the_way_of_an_answer_does_not_count_as_time_that_the_lease_is_held() {
     let (_host, proxy, client) = connected_by("ws").await;
     let way = ms(300);
-    proxy.delay(way);
+    proxy.delay_answers(way);
     let lease = acquired(client.lock("k").ttl(ms(3_000))).await;
     let first_end = lease.held_until();
     // Client and server read the clock of the same machine.
@@ -91,7 +91,7 @@ async fn a_connection_that_swallows_everything_is_replaced() {
         let (_host, proxy, client) = connected_by(scheme).await;
         let ttl = ms(3_000);
         let lease = acquired(client.lock("k").ttl(ttl)).await;
-        proxy.swallow();
+        proxy.swallow_all();
         tokio::time::sleep(ttl / 2).await;
         // What was sent in between is gone, and nobody says so.
         proxy.pass();
@@ -104,7 +104,7 @@ async fn a_connection_that_swallows_everything_is_replaced() {
 async fn answers_that_come_too_late_do_not_revive_a_lease() {
     let (_host, proxy, client) = connected_by("ws").await;
     let lease = acquired(client.lock("k").ttl(TTL)).await;
-    proxy.delay(TTL);
+    proxy.delay_answers(TTL);
     soon(lease.lost()).await;
     proxy.pass();
     tokio::time::sleep(TTL).await;
@@ -164,7 +164,7 @@ async fn a_dropped_lease_is_released() {
 async fn a_lease_that_is_dropped_while_the_server_is_away_is_released_when_it_is_back() {
     let (host, proxy, client) = connected_by("http").await;
     let lease = acquired(client.lock("k").ttl(ms(60_000))).await;
-    proxy.cut();
+    proxy.refuse_all();
     drop(lease);
     tokio::time::sleep(ms(100)).await;
     proxy.pass();
@@ -176,7 +176,7 @@ async fn a_release_that_fails_goes_on_in_the_background() {
     let (host, proxy) = host_behind_proxy().await;
     let client = proxy.http().retry(Retry::never()).build().unwrap();
     let lease = acquired(client.lock("k").ttl(ms(60_000))).await;
-    proxy.cut();
+    proxy.refuse_all();
     soon(lease.release()).await.unwrap_err();
     proxy.pass();
     host.until_free("lock:k").await;
@@ -186,10 +186,10 @@ async fn a_release_that_fails_goes_on_in_the_background() {
 async fn a_release_that_is_dropped_half_way_goes_on_in_the_background() {
     let (host, proxy, client) = connected_by("ws").await;
     let lease = acquired(client.lock("k").ttl(ms(60_000))).await;
-    proxy.swallow();
+    proxy.swallow_all();
     let release = tokio::time::timeout(ms(50), lease.release()).await;
     assert!(release.is_err(), "it cannot have been answered");
-    proxy.cut();
+    proxy.refuse_all();
     proxy.pass();
     host.until_free("lock:k").await;
 }
@@ -243,7 +243,7 @@ fn a_process_that_was_stopped_finds_its_lease_lost_before_anything_else() {
 async fn a_release_does_not_wait_for_a_silent_server_beyond_the_end_of_the_lease() {
     let (_host, proxy, client) = connected_by("http").await;
     let lease = acquired(client.lock("k").ttl(TTL)).await;
-    proxy.swallow();
+    proxy.swallow_all();
     let error = soon(lease.release()).await.unwrap_err();
     assert!(matches!(error, Error::Interrupted(_)), "{error}");
 }

@@ -16,7 +16,7 @@ async fn a_call_whose_answer_was_lost_is_not_made_twice() {
         let error = soon(charging(&client)).await.unwrap_err();
         assert!(matches!(error, Error::Interrupted(_)), "{error}");
         assert!(error.may_have_run());
-        assert_eq!((proxy.lost(), host.charges()), (1, 1));
+        assert_eq!((proxy.lost_answers(), host.charges()), (1, 1));
     }
 }
 
@@ -27,7 +27,7 @@ async fn an_idempotent_call_whose_answer_was_lost_is_made_again() {
         proxy.lose_answers(1);
         let receipt = soon(charging(&client).idempotent()).await.unwrap();
         assert_eq!(receipt.charged, 100);
-        assert_eq!((proxy.lost(), host.charges()), (1, 2));
+        assert_eq!((proxy.lost_answers(), host.charges()), (1, 2));
     }
 }
 
@@ -47,7 +47,7 @@ async fn an_acquisition_whose_answer_was_lost_gets_the_same_lease() {
         let (host, proxy, client) = connected_by(scheme).await;
         proxy.lose_answers(2);
         let lease = acquired(client.lock("k")).await;
-        assert_eq!(proxy.lost(), 2);
+        assert_eq!(proxy.lost_answers(), 2);
         assert!(lease.is_held());
         let status = host.status("lock:k").await.unwrap();
         assert_eq!(
@@ -109,11 +109,11 @@ async fn an_acquisition_that_was_refused_at_last_gives_back_what_it_got_at_first
     let client = proxy.http().build().unwrap();
     proxy.lose_answers(1);
     let acquiring = tokio::spawn(client.lock("k").retry(slow).acquire());
-    until("the answer is lost", || proxy.lost() == 1).await;
-    soon(proxy.refuse()).await;
+    until("the answer is lost", || proxy.lost_answers() == 1).await;
+    proxy.stop_listening();
     let error = soon(acquiring).await.unwrap().unwrap_err();
     assert!(matches!(error, Error::Unreachable(_)), "{error}");
-    soon(proxy.let_in()).await;
+    proxy.listen();
     host.until_free("lock:k").await;
 }
 
@@ -161,7 +161,7 @@ async fn a_program_can_wait_until_everything_is_given_back() {
     assert_eq!(host.status("lock:k").await, None);
 
     let lease = acquired(client.lock("k")).await;
-    proxy.swallow();
+    proxy.swallow_all();
     drop(lease);
     assert!(!soon(client.settle(ms(50))).await, "nobody answers");
 }
@@ -183,14 +183,14 @@ async fn a_release_whose_answer_was_lost_is_done() {
         let lease = acquired(client.lock("k")).await;
         proxy.lose_answers(1);
         soon(lease.release()).await.unwrap();
-        assert_eq!(proxy.lost(), 1);
+        assert_eq!(proxy.lost_answers(), 1);
 
         let held = soon(client.lock("k").hold()).await.unwrap();
         proxy.lose_answers(1);
         let locks = client.locks();
         let release = locks.release(&held.full_key, &held.owner, Some(held.fence));
         soon(release).await.unwrap();
-        assert_eq!(proxy.lost(), 2);
+        assert_eq!(proxy.lost_answers(), 2);
     }
 }
 

@@ -1,0 +1,46 @@
+//! Redis is full, and throws nothing away: what is held can be given back.
+
+use std::time::Duration;
+
+use forrst_lock::state::Extend;
+use forrst_lock::{LockStore, Ttl};
+use forrst_testkit::RedisServer;
+
+use crate::redis_faults::ground::{
+    acquire, claim, granted, hears, name, open, release, take, take_again, until, wait,
+};
+
+#[tokio::test]
+async fn a_full_redis_grants_nothing_new_but_takes_back_what_it_has() {
+    let redis = RedisServer::start();
+    let store = open(&redis).await;
+    let held = take(&store, "held").await;
+    let waiting = wait(&store, "held", claim("b")).await;
+    let call = claim("a");
+    let ticket = call.ticket;
+    acquire(&store, "given up", call).await.unwrap();
+    redis.cli(&["CONFIG", "SET", "maxmemory", "1mb"]);
+
+    assert!(acquire(&store, "new", claim("a")).await.is_err());
+    let extend = Extend {
+        owner: held.owner.clone(),
+        fence: Some(held.fence),
+        ttl: Ttl::new(Duration::from_secs(7200)).unwrap(),
+    };
+    let extended = store.extend(&held.name, extend).await.unwrap();
+    release(&store, &extended.outcome.unwrap()).await;
+    let next = hears(&store, "held", waiting).await;
+    release(&store, granted(&next)).await;
+
+    store.abandon(&name("given up"), ticket);
+    until("it is undone", async || {
+        let status = store.inspect(&name("given up")).await.unwrap();
+        status.outcome.is_none()
+    })
+    .await;
+    // A node that comes back meanwhile must be able to look after its leases.
+    open(&redis).await.health().await.unwrap();
+
+    redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    take_again(&store, "new").await;
+}
