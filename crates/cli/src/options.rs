@@ -13,7 +13,7 @@ use forrst_server::{Limits, TlsFiles};
 use forrst_stores::RedisOptions;
 use serde::Deserialize;
 
-use self::units::{Size, Time};
+use self::units::{Memory, Size, Time};
 
 /// Serve functions over HTTP, WebSocket and JSON-RPC, and the locks that callers ask for.
 ///
@@ -119,7 +119,7 @@ struct Options {
     /// How long the release of a lock is remembered, so that a client that repeats it learns what became of it; 1s to 1h
     /// [default: 30s]
     #[arg(long, env = "FORRST_REMEMBER_RELEASES", value_name = "DURATION")]
-    remember_releases: Option<Time>,
+    remember_releases: Option<Memory>,
 
     /// What all keys in Redis begin with, so that others can use it, too [default: forrst]
     #[arg(long, env = "FORRST_REDIS_PREFIX", value_name = "TEXT")]
@@ -350,7 +350,6 @@ impl Options {
         if self.log_keys.or(file.log_keys).unwrap_or_default() {
             locks.keys = KeyStyle::Plain;
         }
-        let release_memory = release_memory(self.remember_releases.or(file.remember_releases))?;
         let tls = tls_files(
             self.tls_cert.or(file.tls_cert),
             self.tls_key.or(file.tls_key),
@@ -369,7 +368,10 @@ impl Options {
             },
             store: text(self.store, file.store, "embedded:./forrst-data"),
             durability: self.durability.or(file.durability).unwrap_or_default(),
-            release_memory,
+            release_memory: self
+                .remember_releases
+                .or(file.remember_releases)
+                .map_or_else(ReleaseMemory::default, |memory| memory.0),
             redis: RedisOptions {
                 prefix: text(self.redis_prefix, file.redis_prefix, "forrst"),
                 timeout: time(
@@ -395,21 +397,6 @@ impl Options {
             audit_log: self.audit_log.or(file.audit_log),
         })
     }
-}
-
-fn release_memory(time: Option<Time>) -> Result<ReleaseMemory, String> {
-    let Some(Time(duration)) = time else {
-        return Ok(ReleaseMemory::default());
-    };
-    ReleaseMemory::new(duration).ok_or_else(|| {
-        let [min, max, given] = [
-            ReleaseMemory::MIN.as_duration(),
-            ReleaseMemory::MAX.as_duration(),
-            duration,
-        ]
-        .map(humantime::format_duration);
-        format!("--remember-releases must be between {min} and {max}, and {given} is not")
-    })
 }
 
 /// A certificate is of no use without its key, and the other way round.
