@@ -1,13 +1,14 @@
 //! What tests stand on: processes that end with their test, `forrst serve`, a real Redis alone or in company, and a link
 //! between the two that can be broken.
 //!
-//! Everything here blocks, and panics where a test would. What is started ends when it is dropped, also by a panic.
+//! Everything outside of [`asynchronous`] blocks, and all of it panics where a test would. What is started ends when it is dropped, also by a panic.
 
 #![allow(
     clippy::missing_panics_doc,
     reason = "to panic is how a test's ground says that it is not as the test needs it"
 )]
 
+pub mod asynchronous;
 mod http;
 mod patience;
 mod process;

@@ -1,6 +1,7 @@
 //! The Redis store fulfils the store contract: alone, and as two nodes that share one Redis.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::two_nodes::TwoNodes;
@@ -8,6 +9,7 @@ use forrst_lock::contract::model::{Pace, behaves_like_the_model};
 use forrst_lock::{LockStore, ReleaseMemory, contract, lock_contract};
 use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{RedisCluster, SharedRedis};
+use futures_util::future::join_all;
 
 /// With patience: what a slow Redis costs is tested elsewhere.
 async fn connect(url: &str, prefix: &str, release_memory: ReleaseMemory) -> RedisStore {
@@ -61,12 +63,13 @@ fn two_nodes_behave_like_the_model() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_fulfils_the_contract() {
     let cluster = RedisCluster::start();
-    let mut running = Vec::new();
-    for (name, case) in contract::CASES {
-        let store = connect_two(&cluster.url(), name, contract::release_memory(name)).await;
-        running.push((name, tokio::spawn(case(store))));
-    }
-    for (name, case) in running {
-        assert!(case.await.is_ok(), "{name}");
-    }
+    let url = cluster.url();
+    let opened = AtomicUsize::new(0);
+    let cases = contract::CASES.iter().map(|(name, _)| {
+        contract::run(name, async |memory| {
+            let prefix = format!("case{}", opened.fetch_add(1, Ordering::Relaxed));
+            (connect_two(&url, &prefix, memory).await, ())
+        })
+    });
+    join_all(cases).await;
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use forrst_server::{Limits, Server};
 use forrst_stores::MemoryStore;
+pub(crate) use forrst_testkit::asynchronous::soon;
+use forrst_testkit::asynchronous::until;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::functions::{Seen, register};
-use crate::wire::until;
 
 /// The server and where it listens. It is gone when this is dropped.
 pub(crate) struct Host {
@@ -68,10 +69,4 @@ pub(crate) fn impatient() -> Limits {
         body_timeout: Duration::from_millis(300),
         ..Limits::default()
     }
-}
-
-/// Waits for something that has to come soon, on any machine.
-pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    let answer = tokio::time::timeout(Duration::from_secs(20), what).await;
-    answer.expect("nothing came in 20 seconds")
 }

@@ -1,11 +1,9 @@
 //! Requests as callers write them, and what is expected of answers.
 #![allow(dead_code, reason = "each test target uses a part of it")]
 
-use std::panic::Location;
-use std::time::Duration;
-
 use serde_json::{Map, Value, json};
-use tokio::time::{Instant, sleep};
+
+pub(crate) use forrst_testkit::asynchronous::until;
 
 pub(crate) const LOCK: &str = "urn:forrst:ext:atomicLock";
 pub(crate) const DEADLINE: &str = "urn:forrst:ext:deadline";
@@ -186,20 +184,4 @@ pub(crate) fn pointers(answer: &Value) -> Vec<&str> {
         .collect();
     pointers.sort_unstable();
     pointers
-}
-
-/// Waits for a condition; panics when it does not come true.
-#[track_caller]
-pub(crate) fn until<F: FnMut() -> bool>(
-    what: &str,
-    mut is_so: F,
-) -> impl Future<Output = ()> + use<F> {
-    let complaint = format!("{}: never came true: {what}", Location::caller());
-    let give_up = Instant::now() + Duration::from_secs(20);
-    async move {
-        while !is_so() {
-            assert!(Instant::now() < give_up, "{complaint}");
-            sleep(Duration::from_millis(2)).await;
-        }
-    }
 }
