@@ -1,7 +1,7 @@
 //! All vectors against the real server, `forrst serve --demo`, over each transport and on each store.
 
 use forrst_conformance::{Options, Transport, run_in_turn};
-use forrst_testkit::{Node, RedisServer, Serve};
+use forrst_testkit::{Node, Serve, SharedRedis};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn over_http() {
@@ -36,12 +36,17 @@ async fn over_a_websocket_by_two_nodes_on_one_redis() {
 }
 
 async fn check(transport: Transport, store: &str) {
-    check_all(&[start(store)], transport).await;
+    check_all(&[serve(store).node()], transport).await;
 }
 
 async fn check_in_turn(transport: Transport) {
-    let redis = RedisServer::start();
-    let nodes = [start(&redis.url()), start(&redis.url())];
+    let redis = SharedRedis::join();
+    let node = || {
+        serve(&redis.url())
+            .argument("--redis-prefix")
+            .argument(redis.prefix())
+    };
+    let nodes = [node().node(), node().node()];
     check_all(&nodes, transport).await;
 }
 
@@ -63,6 +68,6 @@ async fn check_all(nodes: &[Node], transport: Transport) {
 }
 
 /// A server on a port of its own, which ends with the test however that ends.
-fn start(store: &str) -> Node {
-    Serve::new(env!("CARGO_BIN_EXE_forrst"), &["--demo", "--store", store]).node()
+fn serve(store: &str) -> Serve {
+    Serve::new(env!("CARGO_BIN_EXE_forrst"), &["--demo", "--store", store])
 }

@@ -4,7 +4,6 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use forrst_protocol::ErrorCode;
-use forrst_server::Context;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -184,26 +183,7 @@ async fn a_deadline_has_to_be_a_time() {
 
 #[tokio::test(start_paused = true)]
 async fn children_of_a_function_are_told_when_its_deadline_passes() {
-    let probe = Probe::with(|builder, seen| {
-        let seen = seen.clone();
-        builder.function(
-            "test.parent",
-            "1.0.0",
-            move |context: Context, _: Map<String, Value>| {
-                let (seen, token) = (seen.clone(), context.cancellation().clone());
-                let child = seen.clone();
-                tokio::spawn(async move {
-                    token.cancelled().await;
-                    child.note("child told");
-                });
-                async move {
-                    let _running = seen.run();
-                    std::future::pending::<()>().await;
-                    Ok(())
-                }
-            },
-        )
-    });
+    let probe = Probe::with_parent();
     let request = ask("test.parent").deadline(millis(100));
     let call = probe.start_running(&request).await;
     assert!(!probe.seen.has_noted("child told"));

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use forrst_lock::{ListRequest, LockName};
 use forrst_protocol::ErrorCode;
-use forrst_server::{Server, ServerBuilder};
+use forrst_server::{Context, Server, ServerBuilder};
 use forrst_stores::MemoryStore;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -23,6 +23,30 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
+    /// With `test.parent`, which never ends, and starts a child that notes when it is told to.
+    pub(crate) fn with_parent() -> Self {
+        Self::with(|builder, seen| {
+            let seen = seen.clone();
+            builder.function(
+                "test.parent",
+                "1.0.0",
+                move |context: Context, _: Map<String, Value>| {
+                    let (seen, token) = (seen.clone(), context.cancellation().clone());
+                    let child = seen.clone();
+                    tokio::spawn(async move {
+                        token.cancelled().await;
+                        child.note("child told");
+                    });
+                    async move {
+                        let _running = seen.run();
+                        std::future::pending::<()>().await;
+                        Ok(())
+                    }
+                },
+            )
+        })
+    }
+
     pub(crate) fn new() -> Self {
         Self::with(|builder, _| builder)
     }

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use forrst_protocol::ErrorCode;
-use forrst_server::Context;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use crate::pipeline::probe::{Probe, failed};
@@ -59,26 +58,7 @@ async fn waiters_are_sent_away_and_running_functions_end_in_peace() {
 
 #[tokio::test(start_paused = true)]
 async fn what_runs_longer_than_the_drain_timeout_is_ended_and_its_lock_released() {
-    let probe = Probe::with(|builder, seen| {
-        let seen = seen.clone();
-        builder.function(
-            "test.parent",
-            "1.0.0",
-            move |context: Context, _: Map<String, Value>| {
-                let (seen, token) = (seen.clone(), context.cancellation().clone());
-                let child = seen.clone();
-                tokio::spawn(async move {
-                    token.cancelled().await;
-                    child.note("child told");
-                });
-                async move {
-                    let _running = seen.run();
-                    std::future::pending::<()>().await;
-                    Ok(())
-                }
-            },
-        )
-    });
+    let probe = Probe::with_parent();
     let locked = probe
         .start_running(&ask("test.parent").lock(json!({"key": "k"})))
         .await;

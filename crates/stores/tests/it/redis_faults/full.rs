@@ -1,13 +1,10 @@
 //! Redis is full, and throws nothing away: what is held can be given back.
 
-use std::time::Duration;
-
-use forrst_lock::state::Extend;
-use forrst_lock::{LockStore, Ttl};
+use forrst_lock::LockStore;
 use forrst_testkit::RedisServer;
 
 use crate::redis_faults::ground::{
-    acquire, claim, granted, hears, name, open, release, take, take_again, until, wait,
+    acquire, claim, looks_after_what_is_held, open, take, take_again, wait,
 };
 
 #[tokio::test]
@@ -22,22 +19,7 @@ async fn a_full_redis_grants_nothing_new_but_takes_back_what_it_has() {
     redis.cli(&["CONFIG", "SET", "maxmemory", "1mb"]);
 
     assert!(acquire(&store, "new", claim("a")).await.is_err());
-    let extend = Extend {
-        owner: held.owner.clone(),
-        fence: Some(held.fence),
-        ttl: Ttl::new(Duration::from_secs(7200)).unwrap(),
-    };
-    let extended = store.extend(&held.name, extend).await.unwrap();
-    release(&store, &extended.outcome.unwrap()).await;
-    let next = hears(&store, "held", waiting).await;
-    release(&store, granted(&next)).await;
-
-    store.abandon(&name("given up"), ticket);
-    until("it is undone", async || {
-        let status = store.inspect(&name("given up")).await.unwrap();
-        status.outcome.is_none()
-    })
-    .await;
+    looks_after_what_is_held(&store, &held, waiting, ("given up", ticket)).await;
     // A node that comes back meanwhile must be able to look after its leases.
     open(&redis).await.health().await.unwrap();
 

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use forrst_lock::state::{Acquire, Acquired, Claim, Release, Wait, Wake};
+use forrst_lock::state::{Acquire, Acquired, Claim, Extend, Release, Wait, Wake};
 use forrst_lock::{Lease, LockKey, LockName, LockStore, Owner, StoreError, Ticket, Ttl, Waiter};
 use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::RedisServer;
 use tokio::sync::oneshot::Receiver;
 use tokio::time::{Instant, sleep, timeout};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) use forrst_testkit::PATIENCE;
 
 /// Waits for a condition, and lets everything else go on meanwhile.
 pub(crate) async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
@@ -109,4 +109,30 @@ pub(crate) fn granted(wake: &Wake) -> &Lease {
         Wake::Granted(lease) => lease,
         other => panic!("should have been granted the lock: {other:?}"),
     }
+}
+
+/// What a Redis does that grants nothing new: the holder extends and gives back, whoever waits gets the lock, and a call that
+/// was given up is undone.
+pub(crate) async fn looks_after_what_is_held(
+    store: &RedisStore,
+    held: &Lease,
+    waiting: Receiver<Wake>,
+    given_up: (&str, Ticket),
+) {
+    let extend = Extend {
+        owner: held.owner.clone(),
+        fence: Some(held.fence),
+        ttl: Ttl::new(Duration::from_secs(7200)).unwrap(),
+    };
+    let extended = store.extend(&held.name, extend).await.unwrap();
+    release(store, &extended.outcome.unwrap()).await;
+    let next = hears(store, "held", waiting).await;
+    release(store, granted(&next)).await;
+    let (key, ticket) = given_up;
+    store.abandon(&name(key), ticket);
+    until("it is undone", async || {
+        let status = store.inspect(&name(key)).await.unwrap();
+        status.outcome.is_none()
+    })
+    .await;
 }

@@ -1,14 +1,11 @@
 //! A Redis that is set up otherwise than when it was found safe.
 
-use std::time::Duration;
-
-use forrst_lock::state::Extend;
-use forrst_lock::{LockStore, StoreError, Ttl};
+use forrst_lock::StoreError;
 use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::RedisServer;
 
 use crate::redis_faults::ground::{
-    acquire, claim, granted, hears, name, release, take, take_again, until, wait,
+    acquire, claim, looks_after_what_is_held, take, take_again, until, wait,
 };
 
 /// Changes what is looked at with each new connection, and breaks the one there is.
@@ -41,22 +38,7 @@ async fn what_is_unsafe_grants_nothing_until_it_is_put_right() {
             matches!(refused, Err(StoreError::NotDone(why)) if why.to_string().contains("persistence"))
         })
         .await;
-        // What is held is looked after.
-        let extend = Extend {
-            owner: held.owner.clone(),
-            fence: Some(held.fence),
-            ttl: Ttl::new(Duration::from_secs(7200)).unwrap(),
-        };
-        let extended = store.extend(&held.name, extend).await.unwrap();
-        release(&store, &extended.outcome.unwrap()).await;
-        let next = hears(&store, "held", waiting).await;
-        release(&store, granted(&next)).await;
-        store.abandon(&name(&free), ticket);
-        until("it is undone", async || {
-            let status = store.inspect(&name(&free)).await.unwrap();
-            status.outcome.is_none()
-        })
-        .await;
+        looks_after_what_is_held(&store, &held, waiting, (&free, ticket)).await;
 
         // Nobody connects anew for that.
         redis.cli(&["CONFIG", "SET", "appendonly", "yes"]);
