@@ -45,6 +45,7 @@ fn a_shared_server_that_was_killed_is_started_anew() {
     let folder = tempfile::tempdir().unwrap();
     let first = SharedRedis::join_in(folder.path());
     assert!(first.ask(&["SHUTDOWN", "NOSAVE"]).is_err());
+    until("it has ended", || first.ask(&["PING"]).is_err());
     let second = SharedRedis::join_in(folder.path());
     assert_eq!(second.ask(&["PING"]).unwrap(), "PONG");
 }
