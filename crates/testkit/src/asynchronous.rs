@@ -22,6 +22,15 @@ pub fn until<F: FnMut() -> bool>(what: &str, mut is_so: F) -> impl Future<Output
     }
 }
 
+/// As [`until`], for a condition that has to be asked for.
+pub async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
+    let give_up = Instant::now() + PATIENCE;
+    while !is_so().await {
+        assert!(Instant::now() < give_up, "never came true: {what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// Waits for something that has to come soon, on any machine.
 #[track_caller]
 pub fn soon<W: IntoFuture>(what: W) -> impl Future<Output = W::Output> {

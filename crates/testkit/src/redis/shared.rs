@@ -83,10 +83,12 @@ fn running(folder: &Path) -> Option<u16> {
     answers(folder, port).then_some(port)
 }
 
-/// Whether it is the server of this folder that answers there.
+/// Whether it is the server of this folder that answers there, and has loaded what it kept.
 fn answers(folder: &Path, port: u16) -> bool {
-    let found = Connection::open(port, None)
-        .and_then(|mut connection| connection.ask(&["CONFIG", "GET", "dir"]));
+    let found = Connection::open(port, None).and_then(|mut connection| {
+        connection.ask(&["PING"])?;
+        connection.ask(&["CONFIG", "GET", "dir"])
+    });
     found.is_ok_and(|found| found.lines().last() == folder.to_str())
 }
 

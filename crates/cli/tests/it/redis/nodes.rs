@@ -15,10 +15,10 @@ pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
 /// How long a server waits for Redis in these tests.
 pub(crate) const STORE_TIMEOUT: Duration = SECOND;
-/// What is added where a machine of two cores has much else to do.
-pub(crate) const MARGIN: Duration = Duration::from_secs(4);
+/// What is added where a machine has much else to do. Short of a minute, which is what callers are willing to wait.
+pub(crate) const MARGIN: Duration = Duration::from_secs(20);
 /// After a fault is over, everything is as before within this time.
-pub(crate) const RECOVERY: Duration = Duration::from_secs(15);
+pub(crate) const RECOVERY: Duration = Duration::from_secs(40);
 
 /// A server with its locks there.
 pub(crate) fn node(store: &str) -> Node {

@@ -83,7 +83,7 @@ fn a_channel_that_is_back_is_used_again() {
         stage.proxy.heal();
         // Without the channel, none of them would come so soon.
         let soon = Duration::from_millis(250);
-        let hand_overs = std::iter::repeat_with(|| stage.hand_over()).take(10);
+        let hand_overs = std::iter::repeat_with(|| stage.hand_over()).take(50);
         let quick = hand_overs.filter(|took| *took < soon).take(2).count();
         assert_eq!(quick, 2, "the channel is still not used");
     }

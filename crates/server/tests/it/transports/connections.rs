@@ -39,7 +39,7 @@ async fn expect_full(host: &Host) {
 
 /// A place gets free soon after somebody has left.
 async fn expect_free(host: &Host) -> Http1 {
-    let give_up = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
+    let give_up = tokio::time::Instant::now() + forrst_testkit::PATIENCE;
     loop {
         let mut client = Http1::connect(host).await;
         client

@@ -62,6 +62,9 @@ impl Drop for Host {
     }
 }
 
+/// Where timers are later than that, an impatient server may close what comes in time.
+pub(crate) const LATE: Duration = Duration::from_millis(100);
+
 /// Patience that tests of slow clients do not need.
 pub(crate) fn impatient() -> Limits {
     Limits {

@@ -2,33 +2,41 @@
 
 use std::time::Duration;
 
+use forrst_server::Limits;
+use forrst_testkit::PATIENCE;
+use forrst_testkit::asynchronous::undisturbed;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::sleep;
 
-use crate::transports::host::{Host, impatient, soon};
+use crate::transports::host::{Host, LATE, impatient, soon};
 use crate::transports::http1::{Http1, post};
 use crate::transports::http2::Http2;
 use crate::wire::{ask, expect};
-use forrst_server::Limits;
 
 /// A client that sends this and no more is ended; meanwhile others are served.
 async fn check(sends: &[u8], starts_with: &str) {
-    let host = Host::with(impatient()).await;
-    let mut slow = Http1::connect(&host).await;
-    slow.send(sends).await;
-    let mut other = Http1::connect(&host).await;
-    other.expect_alive().await;
-    let rest = slow.rest().await;
-    let rest = String::from_utf8_lossy(&rest);
-    assert!(
-        rest.starts_with(starts_with),
-        "{rest:?} does not start with {starts_with:?}"
-    );
-    let mut other = Http1::connect(&host).await;
-    other.expect_alive().await;
-    assert_eq!(host.seen.started(), 0);
+    undisturbed(LATE, || {
+        let (sends, starts_with) = (sends.to_vec(), starts_with.to_owned());
+        async move {
+            let host = Host::with(impatient()).await;
+            let mut slow = Http1::connect(&host).await;
+            slow.send(&sends).await;
+            let mut other = Http1::connect(&host).await;
+            other.expect_alive().await;
+            let rest = slow.rest().await;
+            let rest = String::from_utf8_lossy(&rest);
+            assert!(
+                rest.starts_with(starts_with.as_str()),
+                "{rest:?} does not start with {starts_with:?}"
+            );
+            let mut other = Http1::connect(&host).await;
+            other.expect_alive().await;
+            assert_eq!(host.seen.started(), 0);
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -119,25 +127,31 @@ async fn one_whose_body_never_ends() {
 
 #[tokio::test]
 async fn one_that_keeps_its_connection_and_does_not_use_it() {
-    let host = Host::with(impatient()).await;
-    let mut client = Http1::connect(&host).await;
-    client.expect_alive().await;
-    assert!(client.rest().await.is_empty());
+    undisturbed(LATE, || async {
+        let host = Host::with(impatient()).await;
+        let mut client = Http1::connect(&host).await;
+        client.expect_alive().await;
+        assert!(client.rest().await.is_empty());
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn one_that_waits_for_a_long_call_is_not_idle() {
-    let host = Host::with(impatient()).await;
-    let mut client = Http1::connect(&host).await;
-    let slow = ask("test.sleep").arguments(json!({"ms": 1000})).text();
-    client
-        .check(
-            &post("/forrst", &slow),
-            200,
-            &json!({"result": {"slept": 1000}}),
-        )
-        .await;
-    client.expect_alive().await;
+    undisturbed(LATE, || async {
+        let host = Host::with(impatient()).await;
+        let mut client = Http1::connect(&host).await;
+        let slow = ask("test.sleep").arguments(json!({"ms": 1000})).text();
+        client
+            .check(
+                &post("/forrst", &slow),
+                200,
+                &json!({"result": {"slept": 1000}}),
+            )
+            .await;
+        client.expect_alive().await;
+    })
+    .await;
 }
 
 /// A client that does not read its answer is slow as well: its connection must not be kept for ever.
@@ -159,7 +173,7 @@ async fn one_that_does_not_read_its_answer() {
     let mut first = [0; 12];
     soon(deaf.read_exact(&mut first)).await.unwrap();
     assert_eq!(&first, b"HTTP/1.1 200");
-    let give_up = tokio::time::Instant::now() + Duration::from_secs(10);
+    let give_up = tokio::time::Instant::now() + PATIENCE;
     loop {
         let mut other = Http1::connect(&host).await;
         other
@@ -210,16 +224,19 @@ async fn a_crowd_of_silent_clients_holds_nobody_up() {
 /// Requests that anybody may make do not keep a connection open.
 #[tokio::test]
 async fn one_that_only_asks_for_the_health() {
-    let host = Host::with(impatient()).await;
-    let mut client = Http1::connect(&host).await;
-    let probe = "GET /health HTTP/1.1\r\nhost: test\r\n\r\n";
-    soon(async {
-        // The connection is closed in the middle of it.
-        while client.try_send(probe).await && client.try_answer().await {}
+    undisturbed(LATE, || async {
+        let host = Host::with(impatient()).await;
+        let mut client = Http1::connect(&host).await;
+        let probe = "GET /health HTTP/1.1\r\nhost: test\r\n\r\n";
+        soon(async {
+            // The connection is closed in the middle of it.
+            while client.try_send(probe).await && client.try_answer().await {}
+        })
+        .await;
+        let mut other = Http1::connect(&host).await;
+        other.expect_alive().await;
     })
     .await;
-    let mut other = Http1::connect(&host).await;
-    other.expect_alive().await;
 }
 
 /// A client of hyper's answers pings by itself.
@@ -232,11 +249,14 @@ async fn one_that_only_answers_pings() {
 
 #[tokio::test]
 async fn an_http2_client_in_the_middle_of_a_call_is_not_idle() {
-    let host = Host::with(impatient()).await;
-    let client = Http2::connect(&host).await;
-    let slow = ask("test.sleep").arguments(json!({"ms": 1000}));
-    assert_eq!(soon(client.ask(&slow)).await.0, 200);
-    soon(client.closed()).await;
+    undisturbed(LATE, || async {
+        let host = Host::with(impatient()).await;
+        let client = Http2::connect(&host).await;
+        let slow = ask("test.sleep").arguments(json!({"ms": 1000}));
+        assert_eq!(soon(client.ask(&slow)).await.0, 200);
+        soon(client.closed()).await;
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use forrst_server::Limits;
+use forrst_testkit::asynchronous::undisturbed;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::transports::host::{Host, impatient, soon};
+use crate::transports::host::{Host, LATE, impatient, soon};
 use crate::transports::http1::Http1;
 use crate::transports::websocket_client::{End, Socket};
 use crate::wire::{ask, expect, seconds};
@@ -134,51 +135,60 @@ async fn a_ping_is_answered_while_calls_are_under_way() {
 /// The client answers the server's pings, which it does while it waits for messages.
 #[tokio::test]
 async fn a_client_that_answers_pings_may_stay_silent() {
-    let host = Host::with(impatient()).await;
-    let mut socket = Socket::connect(&host).await;
-    let started = Instant::now();
-    while started.elapsed() < Duration::from_millis(1200) {
-        let waited = tokio::time::timeout(Duration::from_millis(50), socket.0.next()).await;
-        match waited {
-            Err(_) | Ok(Some(Ok(Message::Ping(_)))) => {}
-            Ok(other) => panic!("{other:?}"),
+    undisturbed(LATE, || async {
+        let host = Host::with(impatient()).await;
+        let mut socket = Socket::connect(&host).await;
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(1200) {
+            let waited = tokio::time::timeout(Duration::from_millis(50), socket.0.next()).await;
+            match waited {
+                Err(_) | Ok(Some(Ok(Message::Ping(_)))) => {}
+                Ok(other) => panic!("{other:?}"),
+            }
         }
-    }
-    socket.send(ask("test.echo").rpc(1)).await;
-    expect(&socket.answer().await, &json!({"id": 1}));
+        socket.send(ask("test.echo").rpc(1)).await;
+        expect(&socket.answer().await, &json!({"id": 1}));
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_client_that_answers_pings_may_wait_long() {
-    let host = Host::with(impatient()).await;
-    let mut socket = Socket::connect(&host).await;
-    let slow = ask("test.sleep").arguments(json!({"ms": 1200}));
-    socket.send(slow.rpc(1)).await;
-    expect(
-        &socket.answer().await,
-        &json!({"id": 1, "result": {"result": {"slept": 1200}}}),
-    );
+    undisturbed(LATE, || async {
+        let host = Host::with(impatient()).await;
+        let mut socket = Socket::connect(&host).await;
+        let slow = ask("test.sleep").arguments(json!({"ms": 1200}));
+        socket.send(slow.rpc(1)).await;
+        expect(
+            &socket.answer().await,
+            &json!({"id": 1, "result": {"result": {"slept": 1200}}}),
+        );
+    })
+    .await;
 }
 
 /// A server that reads no more requests still has to read pongs.
 #[tokio::test]
 async fn a_client_with_all_its_calls_under_way_may_wait_long() {
-    let limits = Limits {
-        max_in_flight: 1,
-        ..impatient()
-    };
-    let host = Host::with(limits).await;
-    let mut socket = Socket::connect(&host).await;
-    let slow = ask("test.sleep").arguments(json!({"ms": 1200}));
-    socket.send(slow.rpc(1)).await;
-    let answer = socket
-        .next()
-        .await
-        .expect("ended although the client answers pings");
-    expect(
-        &answer,
-        &json!({"id": 1, "result": {"result": {"slept": 1200}}}),
-    );
+    undisturbed(LATE, || async {
+        let limits = Limits {
+            max_in_flight: 1,
+            ..impatient()
+        };
+        let host = Host::with(limits).await;
+        let mut socket = Socket::connect(&host).await;
+        let slow = ask("test.sleep").arguments(json!({"ms": 1200}));
+        socket.send(slow.rpc(1)).await;
+        let answer = socket
+            .next()
+            .await
+            .expect("ended although the client answers pings");
+        expect(
+            &answer,
+            &json!({"id": 1, "result": {"result": {"slept": 1200}}}),
+        );
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -10,15 +10,7 @@ use tokio::sync::oneshot::Receiver;
 use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) use forrst_testkit::PATIENCE;
-
-/// Waits for a condition, and lets everything else go on meanwhile.
-pub(crate) async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !is_so().await {
-        assert!(Instant::now() < end, "never came true: {what}");
-        sleep(Duration::from_millis(10)).await;
-    }
-}
+pub(crate) use forrst_testkit::asynchronous::eventually as until;
 
 pub(crate) fn name(key: &str) -> LockName {
     LockName::global(&LockKey::parse(key).unwrap())
