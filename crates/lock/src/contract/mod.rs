@@ -27,7 +27,7 @@ mod waiting;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -136,32 +136,46 @@ cases! {
 }
 
 tokio::task_local! {
-    /// How many milliseconds a case has let pass, if it has.
-    static PASSED: Arc<AtomicU64>;
+    static TIMING: Arc<Timing>;
+}
+
+/// What time has to do with a case.
+#[derive(Default)]
+struct Timing {
+    /// Whether it has asked for something that ends while it runs.
+    matters: AtomicBool,
+    /// How many milliseconds it has let pass.
+    passed: AtomicU64,
+}
+
+fn note_that_time_matters() {
+    let _ = TIMING.try_with(|timing| timing.matters.store(true, Ordering::Relaxed));
 }
 
 fn note_passed(time: Duration) {
     let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     // A task that a case has started is not the one that waits for its time.
-    let _ = PASSED.try_with(|passed| passed.fetch_add(millis, Ordering::Relaxed));
+    let _ = TIMING.try_with(|timing| timing.passed.fetch_add(millis, Ordering::Relaxed));
 }
 
 /// Runs a case on a store of its own.
 ///
 /// With a clock that nobody can pause, a machine that stands still may let a lease run out that a case takes for live. So a case
-/// that fails is run again if much more time has passed than it has let pass; a case that lets none pass never is.
+/// that fails is run again if much more time has passed than it has let pass; a case for which time does not matter never is.
 pub async fn run<K>(name: &str, open: impl AsyncFn(ReleaseMemory) -> (Arc<dyn LockStore>, K)) {
     let case = CASES.iter().find(|(found, _)| *found == name);
     let (_, case) = case.expect("a case of the suite");
     for tries_left in (0..5).rev() {
         let (store, _keep) = open(release_memory(name)).await;
-        let passed = Arc::new(AtomicU64::new(0));
+        let timing = Arc::new(Timing::default());
         let started = Instant::now();
-        let running = tokio::spawn(PASSED.scope(passed.clone(), case(store)));
+        let running = tokio::spawn(TIMING.scope(timing.clone(), case(store)));
         let Err(failed) = running.await else { return };
-        let passed = Duration::from_millis(passed.load(Ordering::Relaxed));
-        let is_late = !passed.is_zero() && started.elapsed() > passed + short().as_duration() / 2;
+        let passed = Duration::from_millis(timing.passed.load(Ordering::Relaxed));
+        let is_late = timing.matters.load(Ordering::Relaxed)
+            && started.elapsed() > passed + short().as_duration() / 2;
         if !is_late || tries_left == 0 {
+            eprintln!("{name} failed");
             std::panic::resume_unwind(failed.into_panic());
         }
         eprintln!(
@@ -204,6 +218,7 @@ fn long() -> Ttl {
 
 /// Short enough to wait for, long enough for a few round trips.
 fn short() -> Ttl {
+    note_that_time_matters();
     ttl(500)
 }
 
@@ -213,6 +228,7 @@ async fn pass(time: Ttl) {
 }
 
 async fn pass_exactly(time: Duration) {
+    note_that_time_matters();
     note_passed(time);
     if is_paused() {
         tokio::time::advance(time).await;

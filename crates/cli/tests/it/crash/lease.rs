@@ -29,8 +29,8 @@ pub(crate) struct Lease {
     acquired_at: u64,
     /// When it ends if nobody ends it.
     expiry: Span,
-    /// The extend that nobody answered: it may have happened.
-    maybe_extended: Option<(Duration, Span)>,
+    /// The extends that nobody answered: each may have happened.
+    maybe_extended: Vec<(Duration, Span)>,
     /// The last moment after which it was certainly still there.
     pub(crate) seen: Instant,
     /// The first moment by which it was certainly gone, as somebody has found.
@@ -49,7 +49,7 @@ impl Lease {
             start,
             granted,
             expiry: granted.after(ttl),
-            maybe_extended: None,
+            maybe_extended: Vec::new(),
             seen: granted.from,
             found_gone: None,
             may_close: None,
@@ -60,8 +60,8 @@ impl Lease {
     /// Between when and when it ends.
     pub(crate) fn ends(&self) -> Span {
         let mut ends = self.expiry;
-        if let Some((ttl, asked)) = self.maybe_extended {
-            let then = asked.after(ttl);
+        for (ttl, asked) in &self.maybe_extended {
+            let then = asked.after(*ttl);
             ends.from = ends.from.min(then.from);
             ends.to = ends.to.max(then.to);
         }
@@ -88,15 +88,15 @@ impl Lease {
         if acquired_at.is_some_and(|at| at != self.acquired_at) {
             return Err(format!("{shown:?} was granted at {}", self.acquired_at));
         }
-        if let Some((ttl, asked)) = self.maybe_extended.take()
-            && shown.expires_at != self.shown.expires_at
-        {
-            return self.extended(shown.expires_at, ttl, asked, slack);
+        let maybe_extended = std::mem::take(&mut self.maybe_extended);
+        if shown.expires_at == self.shown.expires_at {
+            return Ok(());
         }
-        if shown.expires_at != self.shown.expires_at {
-            return Err(format!("{shown:?} should be {:?}", self.shown));
+        let mut fits = Err(format!("{shown:?} should be {:?}", self.shown));
+        for (ttl, asked) in maybe_extended {
+            fits = fits.or_else(|_| self.extended(shown.expires_at, ttl, asked, slack));
         }
-        Ok(())
+        fits
     }
 
     /// It ends later, or sooner. The store's clock must have gone on as ours has since the grant.
@@ -122,12 +122,12 @@ impl Lease {
         }
         self.shown.expires_at = expires_at;
         self.expiry = asked.after(ttl);
-        self.maybe_extended = None;
+        self.maybe_extended.clear();
         Ok(())
     }
 
     pub(crate) fn may_be_extended(&mut self, ttl: Duration, asked: Span) {
-        self.maybe_extended = Some((ttl, asked));
+        self.maybe_extended.push((ttl, asked));
     }
 
     /// Something may have ended it. Not if it was seen after that.
@@ -156,4 +156,28 @@ fn earlier(first: Option<Instant>, second: Instant) -> Instant {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap()
+}
+
+#[test]
+fn each_extend_that_nobody_answered_may_have_happened() {
+    let start = Instant::now();
+    let at = |millis| start + Duration::from_millis(millis);
+    let span = |from, to| Span {
+        from: at(from),
+        to: at(to),
+    };
+    let shown = Shown {
+        owner: "a".to_owned(),
+        fence: 1,
+        expires_at: 4_000,
+    };
+    let mut lease = Lease::granted(shown, 1, Duration::from_secs(3), span(0, 10));
+    lease.may_be_extended(Duration::from_millis(300), span(20, 30));
+    // Its caller does not know yet that it was found gone, and asks once more.
+    lease.may_be_extended(Duration::from_secs(60), span(1_000, 1_010));
+    lease.is_found_gone(at(900));
+    assert!(
+        lease.ends().from <= at(900),
+        "the first one has shortened it"
+    );
 }
