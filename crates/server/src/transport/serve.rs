@@ -236,8 +236,8 @@ impl Server {
                 } else {
                     router.oneshot(request).await?
                 };
-                let bytes = reply.extensions_mut().remove();
-                Ok::<_, Infallible>(reply.map(|body| connection.track(body, bytes)))
+                let under_way = reply.extensions_mut().remove();
+                Ok::<_, Infallible>(reply.map(|body| connection.track(body, under_way)))
             }
         });
         let mut stream = TimeoutStream::new(stream);
