@@ -109,7 +109,7 @@ impl Connection {
             let now = Instant::now();
             let next = {
                 let usage = self.usage();
-                let unread = usage.unread.values().next();
+                let unread = usage.unread.values().min();
                 let unread = unread.map(|since| *since + idle_timeout);
                 let idle = (usage.authorised == 0).then(|| usage.last + idle_timeout);
                 match (unread, idle) {
@@ -286,5 +286,17 @@ mod tests {
         assert_eq!(is_overdue(&connection).await, None);
         advance(IDLE / 2).await;
         assert_eq!(is_overdue(&connection).await, Some(Overdue::Idle));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_unread_answer_among_many_others_is_noticed() {
+        let (connection, _peer) = connection();
+        let _authorised = connection.authorised();
+        let _unread = connection.track(Body::empty(), None);
+        advance(IDLE).await;
+        let _others: Vec<_> = (0..1000)
+            .map(|_| connection.track(Body::empty(), None))
+            .collect();
+        assert_eq!(is_overdue(&connection).await, Some(Overdue::Unread));
     }
 }
