@@ -2,7 +2,7 @@
 //!
 //! A request takes its length from three pools before its body is read: that of its connection, that of its caller and that of
 //! the process. It gives them back when the client has taken the answer. The last quarter of each pool is for small requests, so
-//! that a release gets through whatever large calls are waiting.
+//! that a release gets through whatever large calls are waiting. What comes in frames takes its bytes as they arrive.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -100,6 +100,28 @@ impl Budgets {
         Ok(taken)
     }
 
+    /// Takes more for a frame that arrives in parts, from the pools of its caller and the process: on a connection there is one
+    /// at most. Whether there were as many left; else nothing changes.
+    pub(super) fn grow(&self, taken: &mut TakenBytes, caller: &str, bytes: usize) -> bool {
+        let mut pools = vec![self.process.clone()];
+        if bytes > SMALL {
+            pools.push(self.caller(caller));
+        }
+        for (index, pool) in pools.iter().enumerate() {
+            if !pool.replace(taken.of(pool), bytes) {
+                for pool in &pools[..index] {
+                    let more = bytes - taken.of(pool);
+                    pool.taken.fetch_sub(more, Ordering::Relaxed);
+                }
+                return false;
+            }
+        }
+        // They have been replaced, and are not given back as well.
+        taken.pools = pools;
+        taken.bytes = bytes;
+        true
+    }
+
     fn caller(&self, caller: &str) -> Arc<Pool> {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pool) = callers.get(caller).and_then(Weak::upgrade) {
@@ -123,11 +145,19 @@ impl Pool {
     }
 
     fn take(&self, bytes: usize) -> bool {
+        self.replace(0, bytes)
+    }
+
+    /// Takes bytes in place of those that the same request took before.
+    fn replace(&self, before: usize, bytes: usize) -> bool {
         let most = match bytes {
             0..=SMALL => self.size,
             _ => self.size - self.size / 4,
         };
-        let take = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= most);
+        let take = |taken: usize| {
+            let taken = (taken - before).checked_add(bytes);
+            taken.filter(|taken| *taken <= most)
+        };
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
         self.taken.fetch_update(set, fetch, take).is_ok()
     }
@@ -137,6 +167,12 @@ impl TakenBytes {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.bytes
+    }
+
+    /// How many of them are from this pool.
+    fn of(&self, pool: &Arc<Pool>) -> usize {
+        let is_from = self.pools.iter().any(|own| Arc::ptr_eq(own, pool));
+        if is_from { self.bytes } else { 0 }
     }
 
     /// The answer may be larger than the request was. It is there already, so it is not refused, but counts.
@@ -220,6 +256,35 @@ mod tests {
         assert!(budgets.take(None, "b", 100).is_err());
         drop(bytes);
         assert!(is_unused(&budgets.process));
+    }
+
+    #[test]
+    fn a_frame_grows_as_far_as_there_is_room() {
+        let budgets = budgets();
+        let mut frame = TakenBytes::default();
+        // It becomes a large one, and counts for its caller then.
+        assert!(budgets.grow(&mut frame, "a", 100));
+        assert!(budgets.grow(&mut frame, "a", 5 * MIB));
+        assert!(!budgets.grow(&mut frame, "a", 7 * MIB), "of the caller");
+        let other = budgets.take(None, "b", 6 * MIB).unwrap();
+        assert!(!budgets.grow(&mut frame, "a", 6 * MIB + 1), "of the caller");
+        assert!(budgets.grow(&mut frame, "a", 6 * MIB));
+        drop(other);
+        let other = budgets.take(None, "b", 4 * MIB).unwrap();
+        let mut third = TakenBytes::default();
+        assert!(!budgets.grow(&mut third, "c", 3 * MIB), "of the process");
+        assert!(budgets.grow(&mut third, "c", 2 * MIB));
+        assert!(
+            !budgets.grow(&mut third, "c", 2 * MIB + 1),
+            "of the process"
+        );
+        drop((frame, other, third));
+        assert!(is_unused(&budgets.process));
+        assert!(
+            ["a", "b", "c"]
+                .iter()
+                .all(|caller| is_unused(&budgets.caller(caller)))
+        );
     }
 
     #[test]

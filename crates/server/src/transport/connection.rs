@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use super::budget::{Pool, TakenBytes};
+use super::intake::Intake;
 use super::listeners::ConnectionPermit;
 use super::session::InFlight;
 use super::socket::Socket;
@@ -33,6 +34,7 @@ pub(super) struct Connection {
     pub(super) peer: Option<PeerName>,
     pub(super) in_flight: InFlight,
     pub(super) bytes: Arc<Pool>,
+    pub(super) intake: Arc<Intake>,
     anonymous: Arc<Semaphore>,
     /// `None` on a server that is full, which takes the connection only to say so.
     #[expect(dead_code, reason = "only held")]
@@ -75,6 +77,7 @@ impl Connection {
             peer,
             in_flight: InFlight::new(max_in_flight),
             bytes,
+            intake: Arc::default(),
             anonymous: Arc::new(Semaphore::new(ANONYMOUS_REQUESTS)),
             permit,
             socket,

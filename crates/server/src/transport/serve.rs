@@ -28,6 +28,7 @@ use tower::ServiceExt;
 use super::connection::{Connection, Overdue};
 use super::host_check::HostCheck;
 use super::http::{drain, json};
+use super::intake::LimitedStream;
 use super::listeners::ConnectionPermit;
 use super::socket::Socket;
 use super::tls::peer_name;
@@ -219,7 +220,7 @@ impl Server {
         connection: Connection,
         patience: Duration,
     ) where
-        S: AsyncRead + AsyncWrite + Send + 'static,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let limits = &self.core.limits;
         let connection = Arc::new(connection);
@@ -240,6 +241,7 @@ impl Server {
                 Ok::<_, Infallible>(reply.map(|body| connection.track(body, under_way)))
             }
         });
+        let stream = LimitedStream::new(stream, state.intake.clone());
         let mut stream = TimeoutStream::new(stream);
         // A client that does not read its answer is not written to for ever.
         stream.set_write_timeout(Some(patience));

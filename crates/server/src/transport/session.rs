@@ -1,7 +1,9 @@
 //! Many requests on one connection, answered in the order in which they are ready.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,10 +11,11 @@ use forrst_protocol::ErrorObject;
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::budget::{Pool, TakenBytes};
+use super::intake::Intake;
 use crate::Server;
 use crate::access::{Caller, Credential};
 use crate::limits::Refusal;
@@ -23,6 +26,12 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// How many frames are read ahead of those that are under way, so that a client that goes is noticed.
 const READ_AHEAD: usize = 16;
+
+/// How much of a message is read at once before more bytes are taken for it.
+const PART: usize = 16 * 1024;
+
+/// When a message that there was no room for is read on, if there is room then.
+const NO_ROOM: Duration = Duration::from_millis(50);
 
 /// How many answers go out in one write at most.
 const WRITTEN_AT_ONCE: usize = 256;
@@ -82,35 +91,114 @@ impl InFlight {
 pub(super) struct SessionAccount {
     server: Server,
     connection: Arc<Pool>,
-    credential: Credential,
-    from: Option<Arc<str>>,
+    /// Its name, or its address where it has none.
+    caller: Arc<str>,
+    intake: Arc<Intake>,
 }
 
 impl SessionAccount {
-    pub(super) fn new(server: &Server, credential: Credential, from: Option<Arc<str>>) -> Self {
+    pub(super) fn new(
+        server: &Server,
+        credential: &Credential,
+        from: Option<Arc<str>>,
+        intake: Arc<Intake>,
+    ) -> Self {
+        let caller = server.core.access.caller(credential).ok();
+        let name = caller.as_ref().and_then(Caller::name);
+        let name = name.map(|name| name.as_str().into());
         Self {
             server: server.clone(),
             connection: server.listeners.budgets.connection(),
-            credential,
-            from,
+            caller: name.or(from).unwrap_or_default(),
+            intake,
         }
     }
 
     fn take(&self, bytes: usize) -> Result<TakenBytes, ErrorObject> {
-        let caller = self.server.core.access.caller(&self.credential).ok();
-        let caller = caller.as_ref().and_then(Caller::name);
-        let caller = caller.map(forrst_lock::Caller::as_str);
-        let caller = caller.or(self.from.as_deref()).unwrap_or_default();
         let budgets = &self.server.listeners.budgets;
-        budgets.take(Some(&self.connection), caller, bytes)
+        budgets.take(Some(&self.connection), &self.caller, bytes)
+    }
+}
+
+/// A message that has arrived in part: its bytes count like those of a request, and no more is read while there is no room.
+struct Unfinished<'a> {
+    account: &'a SessionAccount,
+    /// How many bytes were received before it.
+    before: u64,
+    taken: TakenBytes,
+}
+
+impl<'a> Unfinished<'a> {
+    fn new(account: &'a SessionAccount) -> Self {
+        let unfinished = Self {
+            account,
+            before: account.intake.received(),
+            taken: TakenBytes::default(),
+        };
+        unfinished.allow();
+        unfinished
+    }
+
+    /// Waits for the next message.
+    async fn next<R, M>(
+        &mut self,
+        incoming: &mut (impl Stream<Item = Incoming<R, M>> + Unpin),
+    ) -> Option<Incoming<R, M>> {
+        let intake = &self.account.intake;
+        loop {
+            let next = poll_fn(|cx| match incoming.poll_next_unpin(cx) {
+                Poll::Pending if intake.left() == 0 => Poll::Ready(None),
+                next => next.map(Some),
+            });
+            if let Some(next) = next.await {
+                self.has_arrived(next.as_ref());
+                return next;
+            }
+            if !self.grow() {
+                self.account.server.core.metrics.refused(Refusal::Bytes);
+                while !self.grow() {
+                    sleep(NO_ROOM).await;
+                }
+            }
+        }
+    }
+
+    /// Takes bytes for the next part; whether there is room for it.
+    fn grow(&mut self) -> bool {
+        let budgets = &self.account.server.listeners.budgets;
+        let length = self.taken.len() + PART;
+        let has_room = budgets.grow(&mut self.taken, &self.account.caller, length);
+        self.allow();
+        has_room
+    }
+
+    fn has_arrived<R, M>(&mut self, message: Option<&Incoming<R, M>>) {
+        let received = self.account.intake.received();
+        match message {
+            // It may stand between two parts of a message.
+            Some(Incoming::Other(length)) => {
+                self.before = received.min(self.before + *length as u64);
+            }
+            _ => {
+                self.before = received;
+                self.taken = TakenBytes::default();
+            }
+        }
+        self.allow();
+    }
+
+    /// Lets as much be read as was taken, and the first part of a message in any case.
+    fn allow(&self) {
+        let length = PART + self.taken.len();
+        self.account.intake.limit(self.before + length as u64);
     }
 }
 
 /// Something that a client sent.
 pub(super) enum Incoming<R, M> {
     Request(R),
-    /// A sign of life.
-    Other,
+    /// A sign of life, of so many bytes.
+    Other(usize),
     /// Something that nothing can be read after. What is under way is answered, and then this is said.
     Last(M),
 }
@@ -153,6 +241,7 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
     Fut: Future<Output = Option<M>> + Send + 'static,
 {
     let in_flight = &rules.in_flight;
+    let mut unfinished = Unfinished::new(&rules.account);
     let (sender, answers) = mpsc::channel(WRITTEN_AT_ONCE);
     let mut writer = tokio::spawn(write(outgoing, answers, rules.idle_timeout));
     let mut under_way = JoinSet::new();
@@ -196,10 +285,10 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
         tokio::select! {
             // There is room for the next one.
             _ = in_flight.take(awaited.unwrap_or_default()), if awaited.is_some() => {}
-            next = incoming.next(), if is_reading => {
+            next = unfinished.next(&mut incoming), if is_reading => {
                 match next {
                     None => return,
-                    Some(Incoming::Other) => {}
+                    Some(Incoming::Other(_)) => {}
                     Some(Incoming::Request(request)) => {
                         if awaited.is_some() {
                             rules.metrics.refused(Refusal::InFlight);

@@ -2,10 +2,12 @@
 
 use forrst_server::Limits;
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
 
 use crate::host::{Host, soon};
 use crate::http1::{Http1, post};
 use crate::http2::Http2;
+use crate::unix_client::{Frames, UnixHost, frame};
 use crate::websocket_client::Socket;
 use crate::wire::{Ask, ask, expect};
 
@@ -199,4 +201,87 @@ async fn a_chunked_body_grows_beyond_a_small_request() {
         .await;
     let answer = client.answer().await;
     assert_eq!(answer.status, 200);
+}
+
+/// Of the bytes of the process, 150 000 are for large requests.
+fn meagre() -> Limits {
+    Limits {
+        max_body: 100_000,
+        max_bytes: 200_000,
+        ..Limits::default()
+    }
+}
+
+/// Waits until a request that is not small gets this status.
+async fn until_status(host: &Host, status: u16) {
+    let mut client = Http1::connect(host).await;
+    soon(async {
+        loop {
+            client.send(post("/forrst", &sized(20_000))).await;
+            if client.answer().await.status == status {
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+/// A frame of a WebSocket as clients send it, masked with zeros.
+fn websocket_frame(first: u8, payload: &str) -> Vec<u8> {
+    let mut frame = vec![first, 0x80 | 127];
+    frame.extend((payload.len() as u64).to_be_bytes());
+    frame.extend([0; 4]);
+    frame.extend(payload.as_bytes());
+    frame
+}
+
+#[tokio::test]
+async fn messages_that_do_not_end_are_read_as_far_as_there_is_room() {
+    const TEXT: u8 = 0x01;
+    const LAST: u8 = 0x80;
+    const PING: [u8; 6] = [0x89, 0x80, 0, 0, 0, 0];
+    let message = ask("test.echo").arguments(json!({"x": "x".repeat(90_000)}));
+    let message = message.rpc(1).to_string();
+    let whole = websocket_frame(LAST | TEXT, &message);
+    // In fragments, with a sign of life between them.
+    let (first, last) = message.split_at(80_000);
+    let mut fragments = websocket_frame(TEXT, first);
+    fragments.extend(PING);
+    fragments.extend(websocket_frame(LAST, last));
+    for message in [whole, fragments] {
+        let host = Host::with(meagre()).await;
+        let (start, end) = message.split_at(message.len() - 10);
+        let (mut one, mut other) = (Socket::connect(&host).await, Socket::connect(&host).await);
+        for socket in [&mut one, &mut other] {
+            soon(socket.0.get_mut().write_all(start)).await.unwrap();
+        }
+        until_status(&host, 503).await;
+        // Neither is lost. One that ends makes room for the other.
+        drop(one);
+        soon(other.0.get_mut().write_all(end)).await.unwrap();
+        expect(&other.answer().await, &json!({"result": {"id": "req_1"}}));
+        until_status(&host, 200).await;
+    }
+}
+
+#[tokio::test]
+async fn frames_that_do_not_end_are_read_as_far_as_there_is_room() {
+    let unix = UnixHost::start(Host::with(meagre()).await).await;
+    let (mut one, mut other) = (
+        Frames::connect(&unix.socket).await,
+        Frames::connect(&unix.socket).await,
+    );
+    let frame = frame(&sized(90_000));
+    let (start, end) = frame.split_at(frame.len() - 10);
+    for client in [&mut one, &mut other] {
+        client.send(start).await;
+    }
+    until_status(&unix.host, 503).await;
+    drop(one);
+    other.send(end).await;
+    expect(
+        &other.answer().await,
+        &json!({"id": "req_1", "errors": "<absent>"}),
+    );
+    until_status(&unix.host, 200).await;
 }
