@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::budget::{Pool, TakenBytes};
 use super::intake::Intake;
@@ -243,7 +244,9 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
     let in_flight = &rules.in_flight;
     let mut unfinished = Unfinished::new(&rules.account);
     let (sender, answers) = mpsc::channel(WRITTEN_AT_ONCE);
-    let mut writer = tokio::spawn(write(outgoing, answers, rules.idle_timeout));
+    let writer = tokio::spawn(write(outgoing, answers, rules.idle_timeout));
+    // A session that is dropped must not leave the connection to a writer that nobody reads from.
+    let mut writer = AbortOnDropHandle::new(writer);
     let mut under_way = JoinSet::new();
     let mut backlog = VecDeque::new();
     let mut heard = Instant::now();
@@ -287,7 +290,7 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
             _ = in_flight.take(awaited.unwrap_or_default()), if awaited.is_some() => {}
             next = unfinished.next(&mut incoming), if is_reading => {
                 match next {
-                    None => return,
+                    None => return close(under_way, sender, writer).await,
                     Some(Incoming::Other(_)) => {}
                     Some(Incoming::Request(request)) => {
                         if awaited.is_some() {
@@ -310,7 +313,9 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
                 // A full channel means that the client does not read: the writer will give it up.
                 let _ = rules.keep_alive.clone().map(|ping| sender.try_send((ping, None)));
             }
-            () = sleep_until(heard + rules.idle_timeout), if is_reading && (is_asking || is_idle) => return,
+            () = sleep_until(heard + rules.idle_timeout), if is_reading && (is_asking || is_idle) => {
+                return close(under_way, sender, writer).await;
+            }
             () = rules.draining.cancelled() => break rules.goodbye.clone(),
             _ = &mut writer => return,
         }
@@ -337,6 +342,12 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
     }
 }
 
+/// Ends what is under way, and the connection as its protocol wants it.
+async fn close<T>(under_way: JoinSet<()>, answers: mpsc::Sender<T>, writer: AbortOnDropHandle<()>) {
+    drop((under_way, answers));
+    let _ = timeout(LAST_ANSWERS, writer).await;
+}
+
 /// Whatever is ready together goes out in one write.
 async fn write<M, Out: Sink<M> + Unpin>(
     mut outgoing: Out,
@@ -358,4 +369,65 @@ async fn write<M, Out: Sink<M> + Unpin>(
         }
     }
     let _ = timeout(patience, outgoing.close()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::Context;
+
+    use forrst_stores::MemoryStore;
+    use futures_util::stream;
+
+    use super::*;
+
+    /// A client that reads nothing. The token is cancelled when the connection to it is closed.
+    struct Deaf(#[expect(dead_code, reason = "only held")] tokio_util::sync::DropGuard);
+
+    impl Sink<Bytes> for Deaf {
+        type Error = ();
+
+        fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            Poll::Pending
+        }
+
+        fn start_send(self: Pin<&mut Self>, _: Bytes) -> Result<(), ()> {
+            Ok(())
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            Poll::Pending
+        }
+
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_that_is_dropped_closes_its_connection() {
+        let server = Server::builder()
+            .store(Arc::new(MemoryStore::new()))
+            .build()
+            .unwrap();
+        let rules = Rules {
+            in_flight: InFlight::new(1),
+            account: SessionAccount::new(&server, &Credential::Local, None, Arc::default()),
+            idle_timeout: Duration::from_secs(60 * 60),
+            keep_alive: None,
+            goodbye: None,
+            draining: CancellationToken::new(),
+            metrics: server.core.metrics.clone(),
+        };
+        let requests = stream::iter([Incoming::Request(Bytes::new())]);
+        let incoming = requests.chain(stream::pending());
+        let closed = CancellationToken::new();
+        let outgoing = Deaf(closed.clone().drop_guard());
+        let answer = |_, _| std::future::ready(Some(Bytes::from_static(b"answer")));
+        let session = run(incoming, outgoing, rules, |_| 1, answer);
+        // The answer is on its way by then.
+        assert!(timeout(Duration::from_millis(50), session).await.is_err());
+        let closed = timeout(Duration::from_secs(20), closed.cancelled()).await;
+        assert!(closed.is_ok(), "the connection outlives its session");
+    }
 }
