@@ -34,7 +34,7 @@ pub struct Limits {
     pub max_bytes: usize,
     /// How many of them may be on one connection.
     pub max_bytes_per_connection: usize,
-    /// How many of them may be one caller's; requests of up to 16 KiB do not count.
+    /// How many of them may be one caller's.
     pub max_bytes_per_caller: usize,
     /// How many locks a caller may hold or wait for through this node; any number when there is none.
     pub max_locks_per_caller: Option<usize>,

@@ -15,7 +15,7 @@ use crate::extension::millis;
 use crate::limits::{Limits, Refusal};
 use crate::metrics::Metrics;
 
-/// Up to this, a request is small: it may use all of a pool, and does not count for its caller.
+/// Up to this, a request is small: it may use all of a pool.
 const SMALL: usize = 16 * 1024;
 
 /// When a client that was refused may try again.
@@ -27,9 +27,18 @@ pub(crate) struct Budgets {
     process: Arc<Pool>,
     per_connection: usize,
     per_caller: usize,
+    /// All clients without valid credentials together.
+    anonymous: Arc<Pool>,
     /// By the caller's name, or by its address where it has none. Pools that nothing is taken from are dropped.
-    callers: Mutex<HashMap<Arc<str>, Weak<Pool>>>,
+    callers: Mutex<Callers>,
     metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, Default)]
+struct Callers {
+    pools: HashMap<Arc<str>, Weak<Pool>>,
+    /// How many there may be before those that nothing is taken from are dropped.
+    most: usize,
 }
 
 /// A number of bytes that can be taken and given back.
@@ -50,8 +59,10 @@ impl Budgets {
     pub(crate) fn new(limits: &Limits, metrics: Arc<Metrics>) -> Self {
         // One request of the largest size must fit into the part that is for all.
         let smallest = limits.max_body.saturating_mul(2);
+        let process = limits.max_bytes.max(smallest);
         Self {
-            process: Arc::new(Pool::new(limits.max_bytes.max(smallest))),
+            process: Arc::new(Pool::new(process)),
+            anonymous: Arc::new(Pool::new(process / 8)),
             per_connection: limits.max_bytes_per_connection.max(smallest),
             per_caller: limits.max_bytes_per_caller.max(smallest),
             callers: Mutex::default(),
@@ -63,7 +74,7 @@ impl Budgets {
         Arc::new(Pool::new(self.per_connection))
     }
 
-    /// Takes the bytes of a request, for as long as it is under way.
+    /// Takes the bytes of a request, for as long as it is under way. There is no caller without valid credentials.
     ///
     /// # Errors
     ///
@@ -71,7 +82,7 @@ impl Budgets {
     pub(super) fn take(
         &self,
         connection: Option<&Arc<Pool>>,
-        caller: &str,
+        caller: Option<&str>,
         bytes: usize,
     ) -> Result<TakenBytes, ErrorObject> {
         let mut taken = TakenBytes {
@@ -83,10 +94,9 @@ impl Budgets {
             let what = "Too many bytes are under way on this connection";
             pools.push((connection.clone(), ErrorCode::RateLimited, what));
         }
-        if bytes > SMALL {
-            let what = "Too many bytes of this caller are under way";
-            pools.push((self.caller(caller), ErrorCode::RateLimited, what));
-        }
+        let what = "Too many bytes of this caller are under way";
+        let caller = caller.map_or_else(|| self.anonymous.clone(), |caller| self.caller(caller));
+        pools.push((caller, ErrorCode::RateLimited, what));
         let what = "Too many bytes are under way on this server";
         pools.push((self.process.clone(), ErrorCode::Unavailable, what));
         for (pool, code, what) in pools {
@@ -103,10 +113,7 @@ impl Budgets {
     /// Takes more for a frame that arrives in parts, from the pools of its caller and the process: on a connection there is one
     /// at most. Whether there were as many left; else nothing changes.
     pub(super) fn grow(&self, taken: &mut TakenBytes, caller: &str, bytes: usize) -> bool {
-        let mut pools = vec![self.process.clone()];
-        if bytes > SMALL {
-            pools.push(self.caller(caller));
-        }
+        let pools = vec![self.caller(caller), self.process.clone()];
         for (index, pool) in pools.iter().enumerate() {
             if !pool.replace(taken.of(pool), bytes) {
                 for pool in &pools[..index] {
@@ -124,14 +131,15 @@ impl Budgets {
 
     fn caller(&self, caller: &str) -> Arc<Pool> {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pool) = callers.get(caller).and_then(Weak::upgrade) {
+        if let Some(pool) = callers.pools.get(caller).and_then(Weak::upgrade) {
             return pool;
         }
-        if callers.len() >= 64 {
-            callers.retain(|_, pool| pool.strong_count() > 0);
+        if callers.pools.len() >= callers.most {
+            callers.pools.retain(|_, pool| pool.strong_count() > 0);
+            callers.most = 64 + 2 * callers.pools.len();
         }
         let pool = Arc::new(Pool::new(self.per_caller));
-        callers.insert(caller.into(), Arc::downgrade(&pool));
+        callers.pools.insert(caller.into(), Arc::downgrade(&pool));
         pool
     }
 }
@@ -221,18 +229,18 @@ mod tests {
         let mut taken = Vec::new();
         for connection in &connections {
             let before = taken.len();
-            while let Ok(bytes) = budgets.take(Some(connection), "a", MIB) {
+            while let Ok(bytes) = budgets.take(Some(connection), Some("a"), MIB) {
                 taken.push(bytes);
             }
             assert!(taken.len() - before <= 3, "three quarters of a connection");
         }
         assert_eq!(taken.len(), 6, "three quarters of a caller");
-        while let Ok(bytes) = budgets.take(None, "b", MIB) {
+        while let Ok(bytes) = budgets.take(None, Some("b"), MIB) {
             taken.push(bytes);
         }
         assert_eq!(taken.len(), 12, "three quarters of the process");
         // A small request still gets through.
-        taken.push(budgets.take(Some(&connections[0]), "a", 100).unwrap());
+        taken.push(budgets.take(Some(&connections[0]), Some("a"), 100).unwrap());
         taken.clear();
         assert!(is_unused(&budgets.process));
         assert!(connections.iter().all(|connection| is_unused(connection)));
@@ -242,8 +250,8 @@ mod tests {
     fn a_refusal_takes_nothing() {
         let budgets = budgets();
         let connection = budgets.connection();
-        let _all = budgets.take(None, "a", 6 * MIB).unwrap();
-        let refused = budgets.take(Some(&connection), "a", MIB).unwrap_err();
+        let _all = budgets.take(None, Some("a"), 6 * MIB).unwrap();
+        let refused = budgets.take(Some(&connection), Some("a"), MIB).unwrap_err();
         assert_eq!(refused.code, ErrorCode::RateLimited);
         assert!(is_unused(&connection));
     }
@@ -251,9 +259,9 @@ mod tests {
     #[test]
     fn an_answer_counts_without_being_refused() {
         let budgets = budgets();
-        let mut bytes = budgets.take(None, "a", 100).unwrap();
+        let mut bytes = budgets.take(None, Some("a"), 100).unwrap();
         bytes.cover(20 * MIB);
-        assert!(budgets.take(None, "b", 100).is_err());
+        assert!(budgets.take(None, Some("b"), 100).is_err());
         drop(bytes);
         assert!(is_unused(&budgets.process));
     }
@@ -262,15 +270,15 @@ mod tests {
     fn a_frame_grows_as_far_as_there_is_room() {
         let budgets = budgets();
         let mut frame = TakenBytes::default();
-        // It becomes a large one, and counts for its caller then.
+        // It becomes a large one.
         assert!(budgets.grow(&mut frame, "a", 100));
         assert!(budgets.grow(&mut frame, "a", 5 * MIB));
         assert!(!budgets.grow(&mut frame, "a", 7 * MIB), "of the caller");
-        let other = budgets.take(None, "b", 6 * MIB).unwrap();
+        let other = budgets.take(None, Some("b"), 6 * MIB).unwrap();
         assert!(!budgets.grow(&mut frame, "a", 6 * MIB + 1), "of the caller");
         assert!(budgets.grow(&mut frame, "a", 6 * MIB));
         drop(other);
-        let other = budgets.take(None, "b", 4 * MIB).unwrap();
+        let other = budgets.take(None, Some("b"), 4 * MIB).unwrap();
         let mut third = TakenBytes::default();
         assert!(!budgets.grow(&mut third, "c", 3 * MIB), "of the process");
         assert!(budgets.grow(&mut third, "c", 2 * MIB));
@@ -288,11 +296,33 @@ mod tests {
     }
 
     #[test]
+    fn no_caller_takes_everything_by_small_requests() {
+        let budgets = budgets();
+        let mut taken = Vec::new();
+        while let Ok(bytes) = budgets.take(None, Some("a"), SMALL) {
+            taken.push(bytes);
+        }
+        assert_eq!(taken.len() * SMALL, 8 * MIB, "all of a caller");
+        taken.push(budgets.take(None, Some("b"), SMALL).unwrap());
+    }
+
+    #[test]
+    fn clients_without_credentials_leave_room_for_callers() {
+        let budgets = budgets();
+        let mut taken = Vec::new();
+        while let Ok(bytes) = budgets.take(None, None, SMALL) {
+            taken.push(bytes);
+        }
+        assert_eq!(taken.len() * SMALL, 2 * MIB, "an eighth of the process");
+        taken.push(budgets.take(None, Some("a"), 5 * MIB).unwrap());
+    }
+
+    #[test]
     fn callers_that_send_nothing_take_no_room() {
         let budgets = budgets();
         for number in 0..1000 {
-            budgets.take(None, &number.to_string(), MIB).unwrap();
+            budgets.take(None, Some(&number.to_string()), MIB).unwrap();
         }
-        assert!(budgets.callers.lock().unwrap().len() <= 64);
+        assert!(budgets.callers.lock().unwrap().pools.len() <= 64);
     }
 }

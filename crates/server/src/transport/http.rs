@@ -25,7 +25,7 @@ use super::host_check::HostCheck;
 use super::rpc::{Frame, Rpc, Sender};
 use super::websocket;
 use crate::Server;
-use crate::access::{Caller, Credential};
+use crate::access::Credential;
 use crate::core::{Counted, Origin};
 use crate::limits;
 use crate::system::Health;
@@ -347,12 +347,15 @@ async fn read_post(server: &Server, request: Request) -> Result<Posted, Refusal>
     // A body can take its time, and a thousand heads would wait with it.
     drop(parts.headers);
     let caller = server.core.access.caller(&sender.credential);
-    let name = caller.as_ref().ok().and_then(Caller::name);
-    let name = name.map(forrst_lock::Caller::as_str);
+    let from = sender.from.as_deref().unwrap_or_default();
+    let payer = caller.as_ref().ok().map(|caller| {
+        let name = caller.name().map(forrst_lock::Caller::as_str);
+        name.unwrap_or(from)
+    });
     let account = Account {
         budgets: &server.listeners.budgets,
         connection: connection.as_ref().map(|connection| &connection.bytes),
-        caller: name.or(sender.from.as_deref()).unwrap_or_default(),
+        caller: payer,
     };
     let Err(why) = &caller else {
         let limits = &server.core.limits;
@@ -491,7 +494,8 @@ impl IncomingBody {
 struct Account<'a> {
     budgets: &'a Budgets,
     connection: Option<&'a Arc<Pool>>,
-    caller: &'a str,
+    /// `None` without valid credentials.
+    caller: Option<&'a str>,
 }
 
 impl Account<'_> {

@@ -117,7 +117,7 @@ impl SessionAccount {
 
     fn take(&self, bytes: usize) -> Result<TakenBytes, ErrorObject> {
         let budgets = &self.server.listeners.budgets;
-        budgets.take(Some(&self.connection), &self.caller, bytes)
+        budgets.take(Some(&self.connection), Some(&self.caller), bytes)
     }
 }
 
