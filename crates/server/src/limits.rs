@@ -1,6 +1,7 @@
 //! What a server allows at most, and what it counts to keep to it.
 
 mod held;
+mod network;
 mod rate;
 mod refusals;
 
@@ -9,7 +10,8 @@ use std::time::Duration;
 use forrst_protocol::DEFAULT_MAX_BODY_BYTES;
 
 pub(crate) use self::held::HeldLocks;
-pub(crate) use self::rate::{RateLimit, network};
+pub(crate) use self::network::network;
+pub(crate) use self::rate::RateLimit;
 pub(crate) use self::refusals::Refusal;
 
 /// What a server allows at most.
