@@ -208,7 +208,7 @@ pub(super) enum Incoming<R, M> {
 struct Received<R> {
     count: usize,
     request: R,
-    bytes: Result<TakenBytes, ErrorObject>,
+    bytes: TakenBytes,
 }
 
 /// What is sent to a client.
@@ -253,26 +253,15 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
     let mut has_asked = false;
     let last_word = loop {
         let mut awaited = None;
-        while let Some(next) = backlog.pop_front() {
-            let Received {
-                count,
-                request,
-                bytes,
-            } = next;
+        while let Some(count) = backlog.front().map(|next: &Received<R>| next.count) {
             let Some(place) = in_flight.try_take(count) else {
                 awaited = Some(count);
-                backlog.push_front(Received {
-                    count,
-                    request,
-                    bytes,
-                });
                 break;
             };
-            let (bytes, refusal) = match bytes {
-                Ok(bytes) => (bytes, None),
-                Err(refusal) => (TakenBytes::default(), Some(refusal)),
+            let Some(Received { request, bytes, .. }) = backlog.pop_front() else {
+                break;
             };
-            let (answer, sender) = (answer(request, refusal), sender.clone());
+            let (answer, sender) = (answer(request, None), sender.clone());
             under_way.spawn(async move {
                 let mut bytes = bytes;
                 if let Some(answer) = answer.await {
@@ -296,11 +285,18 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
                         if awaited.is_some() {
                             rules.metrics.refused(Refusal::InFlight);
                         }
-                        backlog.push_back(Received {
-                            count: count(&request),
-                            bytes: rules.account.take(request.as_ref().len()),
-                            request,
-                        });
+                        match rules.account.take(request.as_ref().len()) {
+                            Ok(bytes) => {
+                                let count = count(&request);
+                                backlog.push_back(Received { count, request, bytes });
+                            }
+                            // Now, and not in its turn: there is no room to keep it.
+                            Err(refusal) => {
+                                if let Some(answer) = answer(request, Some(refusal)).await {
+                                    let _ = sender.send((answer, None)).await;
+                                }
+                            }
+                        }
                     }
                     Some(Incoming::Last(word)) => break Some(word),
                 }
@@ -321,8 +317,8 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
         }
     };
     let finish = async {
-        for Received { request, bytes, .. } in backlog {
-            if let Some(answer) = answer(request, bytes.err()).await {
+        for Received { request, .. } in backlog {
+            if let Some(answer) = answer(request, None).await {
                 let _ = sender.send((answer, None)).await;
             }
         }

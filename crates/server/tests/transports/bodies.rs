@@ -185,6 +185,27 @@ async fn large_requests_that_wait_do_not_fill_the_memory_over_a_websocket() {
     );
 }
 
+/// What is refused for its size must not be kept until it is its turn.
+#[tokio::test]
+async fn a_request_that_is_refused_for_its_size_does_not_wait_for_others() {
+    let host = Host::with(Limits {
+        max_in_flight: 1,
+        ..frugal()
+    })
+    .await;
+    let mut socket = Socket::connect(&host).await;
+    // One is under way, and as many as fit wait for it.
+    for number in (0..).take(FIT + 1) {
+        socket.send(large_call(number).rpc(number)).await;
+    }
+    let refused = json!({"id": FIT, "result": {"errors": [{"message": OVER_BUDGET}]}});
+    expect(&socket.answer().await, &refused);
+    for number in 0..FIT {
+        host.seen.open_gate();
+        expect(&socket.answer().await, &json!({"id": number}));
+    }
+}
+
 /// A body without a length takes its bytes as it arrives, and is put together from its parts.
 #[tokio::test]
 async fn a_chunked_body_grows_beyond_a_small_request() {
