@@ -146,7 +146,7 @@ fn keys_are_read_again_however_many_connections_are_open() {
     std::fs::write(&keys, &block).unwrap();
     let running = serve.start();
     until("it says what it can do", || {
-        running.errors().contains("max_connections=150")
+        running.errors().contains("max_connections=75")
     });
     let crowd: Vec<_> = (0..400)
         .filter_map(|_| TcpStream::connect(running.address()).ok())
