@@ -17,7 +17,7 @@ use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
 use super::intake::{Intake, LimitedStream};
 use super::listeners::ConnectionPermit;
-use super::serve::accept_error;
+use super::serve::AcceptErrors;
 use super::session::{self, InFlight, Incoming, Rules, SessionAccount};
 use super::socket::Socket;
 use crate::Server;
@@ -58,6 +58,7 @@ impl Server {
         let owner = std::fs::metadata(&path)?.uid();
         let server = self.clone();
         Ok(async move {
+            let mut errors = AcceptErrors::default();
             loop {
                 let accepted = tokio::select! {
                     () = server.core.draining.cancelled() => break,
@@ -71,7 +72,7 @@ impl Server {
                         let serve = async move { run(stream, &connection, permit).await };
                         server.core.tasks.spawn(serve);
                     }
-                    Err(error) => accept_error(&error).await,
+                    Err(error) => errors.note(&error).await,
                 }
             }
             let _ = std::fs::remove_file(path);
