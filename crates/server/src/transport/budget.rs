@@ -2,11 +2,12 @@
 //!
 //! A request takes its length from three pools before its body is read: that of its connection, that of its caller and that of
 //! the process. It gives them back when the client has taken the answer. The last quarter of each pool is for small requests, so
-//! that a release gets through whatever large calls are waiting. What comes in frames takes its bytes as they arrive.
+//! that a release gets through whatever large calls are waiting. A frame takes
+//! bytes from pools of a quarter of that size while it arrives, and those of a request when it is whole.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forrst_protocol::{ErrorCode, ErrorObject};
 use serde_json::json;
@@ -25,6 +26,10 @@ const RETRY_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Budgets {
     process: Arc<Pool>,
+    /// All frames that have arrived in part.
+    frames: Arc<Pool>,
+    /// What a pool has at least: two requests of the largest size.
+    smallest: usize,
     per_connection: usize,
     per_caller: usize,
     /// All clients without valid credentials together.
@@ -36,9 +41,22 @@ pub(crate) struct Budgets {
 
 #[derive(Debug, Default)]
 struct Callers {
-    pools: HashMap<Arc<str>, Weak<Pool>>,
+    pools: HashMap<Arc<str>, CallerPools>,
     /// How many there may be before those that nothing is taken from are dropped.
     most: usize,
+}
+
+#[derive(Debug, Clone)]
+struct CallerPools {
+    requests: Arc<Pool>,
+    frames: Arc<Pool>,
+}
+
+impl CallerPools {
+    fn are_used(&self) -> bool {
+        let pools = [&self.requests, &self.frames];
+        pools.iter().any(|pool| Arc::strong_count(pool) > 1)
+    }
 }
 
 /// A number of bytes that can be taken and given back.
@@ -62,6 +80,8 @@ impl Budgets {
         let process = limits.max_bytes.max(smallest);
         Self {
             process: Arc::new(Pool::new(process)),
+            frames: Arc::new(Pool::new((process / 4).max(smallest))),
+            smallest,
             anonymous: Arc::new(Pool::new(process / 8)),
             per_connection: limits.max_bytes_per_connection.max(smallest),
             per_caller: limits.max_bytes_per_caller.max(smallest),
@@ -95,7 +115,10 @@ impl Budgets {
             pools.push((connection.clone(), ErrorCode::RateLimited, what));
         }
         let what = "Too many bytes of this caller are under way";
-        let caller = caller.map_or_else(|| self.anonymous.clone(), |caller| self.caller(caller));
+        let caller = caller.map_or_else(
+            || self.anonymous.clone(),
+            |caller| self.caller(caller).requests,
+        );
         pools.push((caller, ErrorCode::RateLimited, what));
         let what = "Too many bytes are under way on this server";
         pools.push((self.process.clone(), ErrorCode::Unavailable, what));
@@ -110,37 +133,38 @@ impl Budgets {
         Ok(taken)
     }
 
-    /// Takes more for a frame that arrives in parts, from the pools of its caller and the process: on a connection there is one
-    /// at most. Whether there were as many left; else nothing changes.
-    pub(super) fn grow(&self, taken: &mut TakenBytes, caller: &str, bytes: usize) -> bool {
-        let pools = vec![self.caller(caller), self.process.clone()];
-        for (index, pool) in pools.iter().enumerate() {
-            if !pool.replace(taken.of(pool), bytes) {
-                for pool in &pools[..index] {
-                    let more = bytes - taken.of(pool);
-                    pool.taken.fetch_sub(more, Ordering::Relaxed);
-                }
-                return false;
+    /// Takes the bytes of a frame that has arrived in part; `None` when there are too few left.
+    ///
+    /// Frames have pools of their own: they wait for room, and must not wait for calls that wait for locks.
+    pub(super) fn take_for_frame(&self, caller: &str, bytes: usize) -> Option<TakenBytes> {
+        let mut taken = TakenBytes {
+            pools: Vec::with_capacity(2),
+            bytes,
+        };
+        for pool in [self.caller(caller).frames, self.frames.clone()] {
+            if !pool.take(bytes) {
+                return None;
             }
+            taken.pools.push(pool);
         }
-        // They have been replaced, and are not given back as well.
-        taken.pools = pools;
-        taken.bytes = bytes;
-        true
+        Some(taken)
     }
 
-    fn caller(&self, caller: &str) -> Arc<Pool> {
+    fn caller(&self, caller: &str) -> CallerPools {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pool) = callers.pools.get(caller).and_then(Weak::upgrade) {
-            return pool;
+        if let Some(pools) = callers.pools.get(caller) {
+            return pools.clone();
         }
         if callers.pools.len() >= callers.most {
-            callers.pools.retain(|_, pool| pool.strong_count() > 0);
+            callers.pools.retain(|_, pools| pools.are_used());
             callers.most = 64 + 2 * callers.pools.len();
         }
-        let pool = Arc::new(Pool::new(self.per_caller));
-        callers.pools.insert(caller.into(), Arc::downgrade(&pool));
-        pool
+        let pools = CallerPools {
+            requests: Arc::new(Pool::new(self.per_caller)),
+            frames: Arc::new(Pool::new((self.per_caller / 4).max(self.smallest))),
+        };
+        callers.pools.insert(caller.into(), pools.clone());
+        pools
     }
 }
 
@@ -153,19 +177,11 @@ impl Pool {
     }
 
     fn take(&self, bytes: usize) -> bool {
-        self.replace(0, bytes)
-    }
-
-    /// Takes bytes in place of those that the same request took before.
-    fn replace(&self, before: usize, bytes: usize) -> bool {
         let most = match bytes {
             0..=SMALL => self.size,
             _ => self.size - self.size / 4,
         };
-        let take = |taken: usize| {
-            let taken = (taken - before).checked_add(bytes);
-            taken.filter(|taken| *taken <= most)
-        };
+        let take = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= most);
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
         self.taken.fetch_update(set, fetch, take).is_ok()
     }
@@ -175,12 +191,6 @@ impl TakenBytes {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.bytes
-    }
-
-    /// How many of them are from this pool.
-    fn of(&self, pool: &Arc<Pool>) -> usize {
-        let is_from = self.pools.iter().any(|own| Arc::ptr_eq(own, pool));
-        if is_from { self.bytes } else { 0 }
     }
 
     /// The answer may be larger than the request was. It is there already, so it is not refused, but counts.
@@ -267,32 +277,21 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_grows_as_far_as_there_is_room() {
+    fn frames_of_a_caller_and_all_frames_are_limited_beside_requests() {
         let budgets = budgets();
-        let mut frame = TakenBytes::default();
-        // It becomes a large one.
-        assert!(budgets.grow(&mut frame, "a", 100));
-        assert!(budgets.grow(&mut frame, "a", 5 * MIB));
-        assert!(!budgets.grow(&mut frame, "a", 7 * MIB), "of the caller");
-        let other = budgets.take(None, Some("b"), 6 * MIB).unwrap();
-        assert!(!budgets.grow(&mut frame, "a", 6 * MIB + 1), "of the caller");
-        assert!(budgets.grow(&mut frame, "a", 6 * MIB));
-        drop(other);
-        let other = budgets.take(None, Some("b"), 4 * MIB).unwrap();
-        let mut third = TakenBytes::default();
-        assert!(!budgets.grow(&mut third, "c", 3 * MIB), "of the process");
-        assert!(budgets.grow(&mut third, "c", 2 * MIB));
-        assert!(
-            !budgets.grow(&mut third, "c", 2 * MIB + 1),
-            "of the process"
-        );
-        drop((frame, other, third));
-        assert!(is_unused(&budgets.process));
-        assert!(
-            ["a", "b", "c"]
-                .iter()
-                .all(|caller| is_unused(&budgets.caller(caller)))
-        );
+        let _requests = budgets.take(None, Some("a"), 6 * MIB).unwrap();
+        // Three quarters of two and of four mebibytes.
+        let mut taken = Vec::new();
+        for (caller, fit) in [("a", 1), ("b", 1), ("c", 1), ("d", 0)] {
+            let before = taken.len();
+            while let Some(frame) = budgets.take_for_frame(caller, MIB) {
+                taken.push(frame);
+            }
+            assert_eq!(taken.len() - before, fit, "{caller}");
+        }
+        drop(taken);
+        assert!(is_unused(&budgets.frames));
+        assert!(budgets.take_for_frame("d", MIB).is_some());
     }
 
     #[test]

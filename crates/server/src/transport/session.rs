@@ -28,8 +28,8 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How many frames are read ahead of those that are under way, so that a client that goes is noticed.
 const READ_AHEAD: usize = 16;
 
-/// How much of a message is read at once before more bytes are taken for it.
-const PART: usize = 16 * 1024;
+/// How much of a message is read before bytes are taken for it.
+const FIRST_PART: u64 = 16 * 1024;
 
 /// When a message that there was no room for is read on, if there is room then.
 const NO_ROOM: Duration = Duration::from_millis(50);
@@ -126,7 +126,8 @@ struct Unfinished<'a> {
     account: &'a SessionAccount,
     /// How many bytes were received before it.
     before: u64,
-    taken: TakenBytes,
+    /// `None` as long as no more than its first part is read.
+    taken: Option<TakenBytes>,
 }
 
 impl<'a> Unfinished<'a> {
@@ -134,7 +135,7 @@ impl<'a> Unfinished<'a> {
         let unfinished = Self {
             account,
             before: account.intake.received(),
-            taken: TakenBytes::default(),
+            taken: None,
         };
         unfinished.allow();
         unfinished
@@ -155,20 +156,23 @@ impl<'a> Unfinished<'a> {
                 self.has_arrived(next.as_ref());
                 return next;
             }
-            if !self.grow() {
+            if !self.has_room() {
                 self.account.server.core.metrics.refused(Refusal::Bytes);
-                while !self.grow() {
+                while !self.has_room() {
                     sleep(NO_ROOM).await;
                 }
             }
         }
     }
 
-    /// Takes bytes for the next part; whether there is room for it.
-    fn grow(&mut self) -> bool {
-        let budgets = &self.account.server.listeners.budgets;
-        let length = self.taken.len() + PART;
-        let has_room = budgets.grow(&mut self.taken, &self.account.caller, length);
+    /// Takes the bytes of the rest; whether there are as many. All at once: frames that wait for each other's last bytes would
+    /// wait for ever.
+    fn has_room(&mut self) -> bool {
+        let server = &self.account.server;
+        let budgets = &server.listeners.budgets;
+        let taken = budgets.take_for_frame(&self.account.caller, server.core.limits.max_body);
+        let has_room = taken.is_some();
+        self.taken = taken;
         self.allow();
         has_room
     }
@@ -182,16 +186,18 @@ impl<'a> Unfinished<'a> {
             }
             _ => {
                 self.before = received;
-                self.taken = TakenBytes::default();
+                self.taken = None;
             }
         }
         self.allow();
     }
 
-    /// Lets as much be read as was taken, and the first part of a message in any case.
     fn allow(&self) {
-        let length = PART + self.taken.len();
-        self.account.intake.limit(self.before + length as u64);
+        let limit = match self.taken {
+            Some(_) => u64::MAX,
+            None => self.before + FIRST_PART,
+        };
+        self.account.intake.limit(limit);
     }
 }
 
