@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
-use forrst_lock::{Config, KeyStyle};
+use forrst_lock::{Config, KeyStyle, ReleaseMemory};
 use forrst_server::{Limits, TlsFiles};
 use forrst_stores::RedisOptions;
 use serde::Deserialize;
 
-use self::units::{Size, Time};
+use self::units::{Memory, Size, Time};
 
 /// Serve functions over HTTP, WebSocket and JSON-RPC, and the locks that callers ask for.
 ///
@@ -115,6 +115,11 @@ struct Options {
         hide_possible_values = true
     )]
     durability: Option<DurabilityLevel>,
+
+    /// How long the release of a lock is remembered, so that a client that repeats it learns what became of it; 1s to 1h
+    /// [default: 30s]
+    #[arg(long, env = "FORRST_REMEMBER_RELEASES", value_name = "DURATION")]
+    remember_releases: Option<Memory>,
 
     /// What all keys in Redis begin with, so that others can use it, too [default: forrst]
     #[arg(long, env = "FORRST_REDIS_PREFIX", value_name = "TEXT")]
@@ -264,6 +269,7 @@ pub(crate) struct Settings {
     pub(crate) allowed_hosts: Vec<String>,
     pub(crate) store: String,
     pub(crate) durability: DurabilityLevel,
+    pub(crate) release_memory: ReleaseMemory,
     pub(crate) redis: RedisOptions,
     pub(crate) demo: bool,
     pub(crate) limits: Limits,
@@ -362,6 +368,10 @@ impl Options {
             },
             store: text(self.store, file.store, "embedded:./forrst-data"),
             durability: self.durability.or(file.durability).unwrap_or_default(),
+            release_memory: self
+                .remember_releases
+                .or(file.remember_releases)
+                .map_or_else(ReleaseMemory::default, |memory| memory.0),
             redis: RedisOptions {
                 prefix: text(self.redis_prefix, file.redis_prefix, "forrst"),
                 timeout: time(
@@ -372,6 +382,7 @@ impl Options {
                 wait: self.redis_wait.or(file.redis_wait).unwrap_or_default(),
                 strict: self.strict.or(file.strict).unwrap_or_default(),
                 ca: self.redis_ca.or(file.redis_ca),
+                ..RedisOptions::default()
             },
             demo: self.demo.or(file.demo).unwrap_or_default(),
             limits,

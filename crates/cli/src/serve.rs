@@ -85,6 +85,7 @@ async fn build(settings: &Settings, doors: &Doors, log: &Log) -> Result<Server, 
         DurabilityLevel::Full => Durability::Full,
         DurabilityLevel::Process => Durability::Process,
     };
+    options.release_memory = settings.release_memory;
     options.redis = settings.redis.clone();
     let store = forrst_stores::open(&settings.store, &options).await;
     let store = store.map_err(|error| error.to_string())?;

@@ -39,7 +39,7 @@ pub use name::{InvalidText, LockKey, LockName};
 pub use owner::{Attempt, Caller, Owner, Ticket};
 pub use secret::Secret;
 pub use service::{AcquireOutcome, AcquireRequest, Config, LockError, LockService, WaiterLimit};
-pub use state::{NotHeld, Wake};
+pub use state::{NotHeld, ReleaseMemory, Wake};
 pub use storage_key::StorageKey;
 pub use store::{
     Answer, Capabilities, ListError, ListRequest, LockStatus, LockStore, Page, Settled, StoreError,

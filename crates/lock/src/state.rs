@@ -23,7 +23,33 @@ use crate::{Attempt, Caller, Fence, Lease, LockName, Owner, Ticket, Timestamp, T
 ///
 /// Long enough for a caller whose answer was lost to ask again, and short, because every released key costs
 /// memory for as long.
-pub const TOMBSTONE_TTL: Duration = Duration::from_secs(30);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReleaseMemory(Duration);
+
+impl ReleaseMemory {
+    /// The shortest: less would be over before a caller can ask again.
+    pub const MIN: Self = Self(Duration::from_secs(1));
+    /// The longest: more would fill a Redis with keys that nobody holds.
+    pub const MAX: Self = Self(Duration::from_secs(3600));
+
+    /// Takes what is between [`MIN`](Self::MIN) and [`MAX`](Self::MAX).
+    pub fn new(duration: Duration) -> Option<Self> {
+        let range = Self::MIN.0..=Self::MAX.0;
+        range.contains(&duration).then_some(Self(duration))
+    }
+
+    /// As a duration.
+    pub const fn as_duration(self) -> Duration {
+        self.0
+    }
+}
+
+/// Half a minute.
+impl Default for ReleaseMemory {
+    fn default() -> Self {
+        Self(Duration::from_secs(30))
+    }
+}
 
 /// How many releases a key remembers. Of more the oldest are forgotten sooner.
 pub const REMEMBERED_RELEASES: usize = 16;
@@ -125,19 +151,22 @@ pub trait Command<W> {
 pub struct Turn<'a, W> {
     now: Timestamp,
     mint: MintFence<'a>,
+    memory: ReleaseMemory,
     woken: Vec<Woken<W>>,
 }
 
-/// Applies one command to one key at the time `now`.
+/// Applies one command to one key at the time `now`. A release is remembered for as long as `memory` says.
 pub fn step<W, C: Command<W>>(
     state: &mut State<W>,
     command: C,
     now: Timestamp,
+    memory: ReleaseMemory,
     mint: MintFence<'_>,
 ) -> Step<W, C::Outcome> {
     let mut turn = Turn {
         now,
         mint,
+        memory,
         woken: Vec::new(),
     };
     let expired = state.expire(now);
@@ -334,7 +363,9 @@ impl<W> Command<W> for Release {
 
     fn apply(self, state: &mut State<W>, turn: &mut Turn<'_, W>) -> Self::Outcome {
         state.held_by(&self.owner, self.fence, turn.now)?;
-        state.end_lease(turn.now, false).ok_or(NotHeld::NotFound)
+        state
+            .end_lease(turn.now, turn.memory, false)
+            .ok_or(NotHeld::NotFound)
     }
 }
 
@@ -376,7 +407,9 @@ impl<W> Command<W> for ForceRelease {
             (Some(holder), Some(fence)) if holder.lease.fence != fence => {
                 Err(NotHeld::OwnedByAnother)
             }
-            _ => state.end_lease(turn.now, true).ok_or(NotHeld::NotFound),
+            _ => state
+                .end_lease(turn.now, turn.memory, true)
+                .ok_or(NotHeld::NotFound),
         }
     }
 }
@@ -536,7 +569,7 @@ impl<W> State<W> {
         }
     }
 
-    fn end_lease(&mut self, now: Timestamp, forced: bool) -> Option<Lease> {
+    fn end_lease(&mut self, now: Timestamp, memory: ReleaseMemory, forced: bool) -> Option<Lease> {
         let Holder { lease, .. } = self.holder.take()?;
         self.forget_old_releases(now);
         if self.releases.len() == REMEMBERED_RELEASES {
@@ -545,7 +578,7 @@ impl<W> State<W> {
         self.releases.push(Tombstone {
             owner: lease.owner.clone(),
             fence: lease.fence,
-            until: now + TOMBSTONE_TTL,
+            until: now + memory.as_duration(),
             forced,
             is_newest: true,
         });

@@ -6,7 +6,7 @@ use std::fmt;
 use async_trait::async_trait;
 
 use crate::state::{Acquire, Acquired, Extend, ForceRelease, NotHeld, Release};
-use crate::{Caller, Lease, LockName, Owner, Secret, Ticket, Timestamp, Waiter};
+use crate::{Caller, Lease, LockName, Owner, ReleaseMemory, Secret, Ticket, Timestamp, Waiter};
 
 /// A place where locks are kept: one atomic step per call.
 ///
@@ -160,6 +160,8 @@ pub struct Capabilities {
     pub shared: bool,
     /// A release in another process wakes a waiter in this one.
     pub notifies: bool,
+    /// How long it remembers a release.
+    pub release_memory: ReleaseMemory,
 }
 
 /// A key after [`LockStore::settle`].

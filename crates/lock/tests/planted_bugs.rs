@@ -12,7 +12,8 @@ use forrst_lock::state::{
 };
 use forrst_lock::{
     Answer, Capabilities, Fence, Lease, ListError, ListRequest, LockName, LockStatus, LockStore,
-    NotHeld, Owner, Page, Settled, StoreError, Ticket, Timestamp, Ttl, Waiter, Waiting, Wake,
+    NotHeld, Owner, Page, ReleaseMemory, Settled, StoreError, Ticket, Timestamp, Ttl, Waiter,
+    Waiting, Wake,
 };
 use tokio::time::Instant;
 
@@ -106,7 +107,7 @@ const INVISIBLE_TO_THE_MODEL: &[Bug] = &[Bug::GoneWaiterKeepsTheLock];
 #[test]
 fn without_a_bug_every_case_passes() {
     assert_eq!(failing_cases(Bug::None), [""; 0]);
-    behaves_like_the_model(async || (store(Bug::None), ()), Pace::PAUSED);
+    behaves_like_the_model(async |_| (store(Bug::None), ()), Pace::PAUSED);
 }
 
 #[test]
@@ -120,7 +121,7 @@ fn the_suite_catches_every_planted_bug() {
 #[test]
 fn the_model_test_catches_planted_bugs() {
     for (bug, _) in PLANTED {
-        let caught = quietly(|| behaves_like_the_model(async || (store(*bug), ()), Pace::PAUSED));
+        let caught = quietly(|| behaves_like_the_model(async |_| (store(*bug), ()), Pace::PAUSED));
         let expected = !INVISIBLE_TO_THE_MODEL.contains(bug);
         assert_eq!(caught, expected, "{bug:?}");
     }
@@ -222,7 +223,7 @@ impl BuggyStore {
         let state = keys
             .entry(name.clone())
             .or_insert_with(|| State::new(name.clone()));
-        let done = step(state, command, now, &mut mint);
+        let done = step(state, command, now, ReleaseMemory::default(), &mut mint);
         let mut to_tell = done.woken;
         while let Some(woken) = to_tell.pop() {
             let granted = match &woken.wake {
@@ -237,7 +238,8 @@ impl BuggyStore {
             let Some(lease) = granted else { continue };
             if is_gone && self.bug != Bug::GoneWaiterKeepsTheLock {
                 let ticket = woken.ticket;
-                to_tell.extend(step(state, Abandon { ticket }, now, &mut mint).woken);
+                let memory = ReleaseMemory::default();
+                to_tell.extend(step(state, Abandon { ticket }, now, memory, &mut mint).woken);
             } else if self.bug == Bug::EveryoneIsWoken {
                 // As with a broadcast: the next one wakes up, too, finds it held, and would have to queue again.
                 *state = held(lease, woken.ticket);
@@ -292,6 +294,7 @@ impl LockStore for BuggyStore {
             durable: false,
             shared: false,
             notifies: false,
+            release_memory: ReleaseMemory::default(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a request costs: memory in proportion to its size, and an answer that is no larger than it deserves.
 
-#[path = "functions/mod.rs"]
+#[path = "it/functions/mod.rs"]
 mod functions;
 
 use std::sync::{Arc, LazyLock};

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, Release, Settle};
 use forrst_lock::{
     Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, NotHeld,
-    Page, Secret, Settled, StoreError, Ticket, Waiter, Waiting,
+    Page, ReleaseMemory, Secret, Settled, StoreError, Ticket, Waiter, Waiting,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -52,6 +52,7 @@ pub struct EmbeddedStore {
     messages: Option<mpsc::UnboundedSender<Message>>,
     thread: Option<JoinHandle<()>>,
     secret: Secret,
+    memory: ReleaseMemory,
 }
 
 impl EmbeddedStore {
@@ -62,30 +63,37 @@ impl EmbeddedStore {
     /// When another process uses it, when it is damaged or was written by a newer version, or when it cannot be read or
     /// written. A damaged store is never replaced by an empty one.
     pub fn open(folder: impl AsRef<Path>, durability: Durability) -> Result<Self, EmbeddedError> {
+        Self::open_remembering(folder, durability, ReleaseMemory::default())
+    }
+
+    /// As [`open`](Self::open), and remembers releases for this long.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_remembering(
+        folder: impl AsRef<Path>,
+        durability: Durability,
+        memory: ReleaseMemory,
+    ) -> Result<Self, EmbeddedError> {
         let folder = Folder::claim(folder.as_ref())?;
         let journal = SqliteJournal::open(&folder, durability)?;
         let secret = journal.secret()?;
         folder.sign()?;
-        let mut store = Self::start(journal, Some(folder))?;
+        let mut store = Self::start_by(journal, Some(folder), machine_clocks(), memory)?;
         store.secret = secret;
         Ok(store)
     }
 
     /// Starts the thread that does all the work. It keeps the folder claimed.
-    fn start(
-        journal: impl Journal + 'static,
-        folder: Option<Folder>,
-    ) -> Result<Self, EmbeddedError> {
-        Self::start_by(journal, folder, Box::new(|| Box::new(MachineClocks::new())))
-    }
-
     fn start_by(
         journal: impl Journal + 'static,
         folder: Option<Folder>,
         clocks: ReadClocks,
+        memory: ReleaseMemory,
     ) -> Result<Self, EmbeddedError> {
         let (messages, incoming) = mpsc::unbounded_channel();
-        let writer = Writer::new(journal, incoming, clocks)?;
+        let writer = Writer::new(journal, incoming, clocks, memory)?;
         let thread = std::thread::Builder::new()
             .name("forrst-store".to_owned())
             .spawn(move || {
@@ -97,6 +105,7 @@ impl EmbeddedStore {
             messages: Some(messages),
             thread: Some(thread),
             secret: Secret::random(),
+            memory,
         })
     }
 
@@ -133,6 +142,10 @@ impl EmbeddedStore {
     }
 }
 
+fn machine_clocks() -> ReadClocks {
+    Box::new(|| Box::new(MachineClocks::new()))
+}
+
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
         self.messages = None;
@@ -150,6 +163,7 @@ impl LockStore for EmbeddedStore {
             durable: true,
             shared: false,
             notifies: false,
+            release_memory: self.memory,
         }
     }
 

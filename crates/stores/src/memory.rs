@@ -10,7 +10,8 @@ use forrst_lock::state::{
 };
 use forrst_lock::{
     Answer, Capabilities, Fence, Lease, ListError, ListRequest, LockName, LockStatus, LockStore,
-    NotHeld, Page, Secret, Settled, StoreError, Ticket, Timestamp, Waiter, Waiting, Wake,
+    NotHeld, Page, ReleaseMemory, Secret, Settled, StoreError, Ticket, Timestamp, Waiter, Waiting,
+    Wake,
 };
 
 use crate::clock::Clock;
@@ -19,8 +20,8 @@ use crate::table::Table;
 
 /// The state machine of [`forrst_lock::state`] itself, many keys to a shard. Nothing outlives the process.
 ///
-/// A release is remembered for [`TOMBSTONE_TTL`](forrst_lock::state::TOMBSTONE_TTL). Of more than
-/// 131 072 releases the oldest are forgotten sooner, so that memory is bounded by what is held.
+/// A release is remembered for a [while](ReleaseMemory). Of more than 131 072 releases the oldest are forgotten sooner, so
+/// that memory is bounded by what is held.
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[Mutex<Table>]>,
@@ -28,6 +29,7 @@ pub struct MemoryStore {
     last_fence: AtomicU64,
     clock: Clock,
     secret: Secret,
+    memory: ReleaseMemory,
 }
 
 /// Enough that two cores seldom meet, few enough to visit all of them every second.
@@ -37,18 +39,24 @@ const MAX_REMEMBERED_PER_SHARD: usize = 2048;
 impl MemoryStore {
     /// An empty store.
     pub fn new() -> Self {
-        Self::with_last_fence(0)
+        Self::remembering(ReleaseMemory::default())
+    }
+
+    /// An empty store that remembers releases for this long.
+    pub fn remembering(memory: ReleaseMemory) -> Self {
+        Self::with_last_fence(0, memory)
     }
 
     /// A store whose next fence is the one after `last`.
-    fn with_last_fence(last: u64) -> Self {
-        let shard = |_| Mutex::new(Table::new(MAX_REMEMBERED_PER_SHARD));
+    fn with_last_fence(last: u64, memory: ReleaseMemory) -> Self {
+        let shard = |_| Mutex::new(Table::new(memory, MAX_REMEMBERED_PER_SHARD));
         Self {
             shards: (0..SHARDS).map(shard).collect(),
             hasher: RandomState::new(),
             last_fence: AtomicU64::new(last),
             clock: Clock::start(),
             secret: Secret::random(),
+            memory,
         }
     }
 
@@ -125,6 +133,7 @@ impl LockStore for MemoryStore {
             durable: false,
             shared: false,
             notifies: false,
+            release_memory: self.memory,
         }
     }
 

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use forrst_lock::LockStore;
+use forrst_lock::{LockStore, ReleaseMemory};
 
 /// What a store can be told besides its URL.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {
+    /// How long a release is remembered, in every kind of store.
+    pub release_memory: ReleaseMemory,
     /// What the embedded store survives.
     #[cfg(feature = "embedded")]
     pub durability: crate::Durability,
@@ -46,18 +48,28 @@ pub enum OpenError {
 pub async fn open(url: &str, options: &OpenOptions) -> Result<Arc<dyn LockStore>, OpenError> {
     match url.split_once(':') {
         #[cfg(feature = "memory")]
-        Some(("memory", "")) => Ok(Arc::new(crate::MemoryStore::new())),
+        Some(("memory", "")) => Ok(Arc::new(crate::MemoryStore::remembering(
+            options.release_memory,
+        ))),
         #[cfg(feature = "embedded")]
         Some(("embedded", "")) => Err(OpenError::NoFolder),
         #[cfg(feature = "embedded")]
         Some(("embedded", folder)) => {
-            let store = crate::EmbeddedStore::open(folder, options.durability)?;
+            let store = crate::EmbeddedStore::open_remembering(
+                folder,
+                options.durability,
+                options.release_memory,
+            )?;
             Ok(Arc::new(store))
         }
         #[cfg(feature = "redis")]
-        Some((scheme, _)) if scheme.starts_with("redis") || scheme.starts_with("valkey") => Ok(
-            Arc::new(crate::RedisStore::open(url, &options.redis).await?),
-        ),
+        Some((scheme, _)) if scheme.starts_with("redis") || scheme.starts_with("valkey") => {
+            let redis = crate::RedisOptions {
+                release_memory: options.release_memory,
+                ..options.redis.clone()
+            };
+            Ok(Arc::new(crate::RedisStore::open(url, &redis).await?))
+        }
         _ => Err(OpenError::Unknown(url.to_owned())),
     }
 }

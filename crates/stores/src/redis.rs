@@ -27,7 +27,7 @@ use async_trait::async_trait;
 use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, NotHeld, Release, Wake};
 use forrst_lock::{
     Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, Page,
-    Secret, Settled, StoreError, Ticket, Timestamp, Waiter, Waiting,
+    ReleaseMemory, Secret, Settled, StoreError, Ticket, Timestamp, Waiter, Waiting,
 };
 use fred::error::Error as FredError;
 use fred::types::Value;
@@ -63,6 +63,8 @@ pub struct RedisOptions {
     pub strict: bool,
     /// The certificates to trust, instead of the system's.
     pub ca: Option<PathBuf>,
+    /// How long a release is remembered.
+    pub release_memory: ReleaseMemory,
 }
 
 impl Default for RedisOptions {
@@ -73,6 +75,7 @@ impl Default for RedisOptions {
             wait: 0,
             strict: false,
             ca: None,
+            release_memory: ReleaseMemory::default(),
         }
     }
 }
@@ -138,6 +141,7 @@ fn told(error: &FredError) -> &str {
 pub struct RedisStore {
     link: Arc<Link>,
     secret: Secret,
+    release_memory: ReleaseMemory,
     /// How often leases that had run out were looked for.
     sweeps: AtomicUsize,
     _tasks: JoinSet<()>,
@@ -293,6 +297,7 @@ impl LockStore for RedisStore {
             durable: true,
             shared: true,
             notifies: true,
+            release_memory: self.release_memory,
         }
     }
 

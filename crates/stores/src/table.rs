@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use forrst_lock::state::{Command, MintFence, State, Step, Tombstone, step};
-use forrst_lock::{Fence, Lease, LockName, LockStatus, Settled, Timestamp, Waiter, Waiting};
+use forrst_lock::{
+    Fence, Lease, LockName, LockStatus, ReleaseMemory, Settled, Timestamp, Waiter, Waiting,
+};
 
 /// The keys of a store, or of one shard of it.
 ///
@@ -19,6 +21,7 @@ pub(crate) struct Table {
     /// How many releases are remembered, over all keys.
     remembered: usize,
     max_remembered: usize,
+    memory: ReleaseMemory,
     /// What is not as it was written down; only kept for a store that writes things down.
     changes: Option<Changes>,
 }
@@ -40,13 +43,14 @@ struct Slot {
 }
 
 impl Table {
-    pub(crate) fn new(max_remembered: usize) -> Self {
+    pub(crate) fn new(memory: ReleaseMemory, max_remembered: usize) -> Self {
         Self {
             slots: HashMap::new(),
             expiries: BTreeMap::new(),
             tombstones: VecDeque::new(),
             remembered: 0,
             max_remembered,
+            memory,
             changes: None,
         }
     }
@@ -105,7 +109,7 @@ impl Table {
         let ticket_before = slot.state.holder().map(|holder| holder.ticket);
         let released_before = last_release(&slot.state).map(|release| release.fence);
         let remembered_before = slot.state.releases().len();
-        let done = step(&mut slot.state, command, now, mint);
+        let done = step(&mut slot.state, command, now, self.memory, mint);
         let due_after = slot.state.lease().map(due);
         let released = last_release(&slot.state);
         self.remembered += slot.state.releases().len();

@@ -38,20 +38,23 @@ impl Proxy {
         let address = listener.local_addr().unwrap().to_string();
         let link = Arc::new(Link::default());
         let accepting = link.clone();
-        thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
-                if accepting.state().is_over {
-                    return;
-                }
-                accepting.connect(client, server);
-            }
-        });
+        thread::spawn(move || accepting.accept(listener, server));
         Self { address, link }
+    }
+
+    /// As `FORRST_URL` takes it.
+    pub fn http_url(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     /// As `--store` takes it.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
+    }
+
+    /// Host and port.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Lets everything arrive later.
@@ -78,19 +81,62 @@ impl Proxy {
             .change(|state| state.rules_mut(way).swallowed = Some(traffic));
     }
 
+    /// Loses the next answers, and with each of them its connection.
+    pub fn lose_answers(&self, count: usize) {
+        self.link.change(|state| state.answers_to_lose = count);
+    }
+
+    /// Stops listening: who comes now is refused by the system. Connections that are open stay so.
+    pub fn stop_listening(&self) {
+        self.link.change(|state| state.is_deaf = true);
+        // The thread that accepts is woken.
+        let _ = TcpStream::connect(&self.address);
+        let state = self.link.state();
+        let stopped = self
+            .link
+            .changed
+            .wait_while(state, |state| !state.has_stopped);
+        drop(stopped);
+    }
+
+    /// Listens again.
+    pub fn listen(&self) {
+        self.link.change(|state| state.is_deaf = false);
+        let state = self.link.state();
+        let listening = self
+            .link
+            .changed
+            .wait_while(state, |state| state.has_stopped);
+        drop(listening);
+    }
+
+    /// Passes on everything again, but connections that have lost something stay open and silent, as if their other side
+    /// had forgotten them.
+    pub fn pass(&self) {
+        self.link.change(State::pass);
+    }
+
     /// Passes on everything again. Connections that have lost something are closed, as by a network that is back.
     pub fn heal(&self) {
         self.link.change(|state| {
-            state.refused = None;
-            state.to_server = Rules::default();
-            state.to_client = Rules::default();
-            state.cut_where(|connection| connection.has_lost);
+            state.pass();
+            state.cut_where(|connection| !connection.silent_ways.is_empty());
         });
     }
 
     /// How many bytes were lost.
     pub fn lost(&self) -> usize {
         self.link.state().lost
+    }
+
+    /// How many answers were lost with their connections.
+    pub fn lost_answers(&self) -> usize {
+        self.link.state().lost_answers
+    }
+
+    /// How many connections were made.
+    pub fn connections(&self) -> u64 {
+        self.link.state().opened
     }
 }
 
@@ -114,12 +160,16 @@ struct Link {
 #[derive(Default)]
 struct State {
     is_over: bool,
+    is_deaf: bool,
+    has_stopped: bool,
     refused: Option<Traffic>,
     to_server: Rules,
     to_client: Rules,
     connections: HashMap<u64, Connection>,
     opened: u64,
     lost: usize,
+    answers_to_lose: usize,
+    lost_answers: usize,
 }
 
 /// What becomes of the bytes that go one way.
@@ -133,7 +183,8 @@ struct Connection {
     client: TcpStream,
     server: TcpStream,
     has_subscribed: bool,
-    has_lost: bool,
+    /// On which nothing arrives any more, because something was lost.
+    silent_ways: Vec<Way>,
 }
 
 impl Connection {
@@ -162,6 +213,13 @@ impl State {
         }
     }
 
+    fn pass(&mut self) {
+        self.refused = None;
+        self.to_server = Rules::default();
+        self.to_client = Rules::default();
+        self.answers_to_lose = 0;
+    }
+
     fn cut(&mut self, traffic: Traffic) {
         self.cut_where(|connection| connection.is(traffic));
     }
@@ -187,6 +245,34 @@ impl Link {
         self.changed.notify_all();
     }
 
+    fn accept(self: &Arc<Self>, mut listener: TcpListener, server: u16) {
+        let address = listener.local_addr().unwrap();
+        loop {
+            for client in listener.incoming().map_while(Result::ok) {
+                let state = self.state();
+                if state.is_over {
+                    return;
+                }
+                if state.is_deaf {
+                    break;
+                }
+                drop(state);
+                self.connect(client, server);
+            }
+            drop(listener);
+            self.change(|state| state.has_stopped = true);
+            let state = self.state();
+            let waited = self
+                .changed
+                .wait_while(state, |state| state.is_deaf && !state.is_over);
+            if waited.unwrap_or_else(PoisonError::into_inner).is_over {
+                return;
+            }
+            listener = TcpListener::bind(address).unwrap();
+            self.change(|state| state.has_stopped = false);
+        }
+    }
+
     fn connect(self: &Arc<Self>, client: TcpStream, server: u16) {
         if self.state().refused == Some(Traffic::All) {
             return;
@@ -206,7 +292,7 @@ impl Link {
             client,
             server,
             has_subscribed: false,
-            has_lost: false,
+            silent_ways: Vec::new(),
         };
         let id = {
             let mut state = self.state();
@@ -261,13 +347,20 @@ impl Link {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         let swallowed = state.rules(way).swallowed;
+        let loses_answer = way == Way::ToClient && state.answers_to_lose > 0;
         let Some(connection) = state.connections.get_mut(&id) else {
             return false;
         };
-        let is_lost = swallowed.is_some_and(|traffic| connection.is(traffic));
+        let is_lost = connection.silent_ways.contains(&way)
+            || swallowed.is_some_and(|traffic| connection.is(traffic));
         if is_lost {
-            connection.has_lost = true;
+            connection.silent_ways.push(way);
             state.lost += bytes.len();
+        } else if loses_answer {
+            connection.close();
+            state.answers_to_lose -= 1;
+            state.lost_answers += 1;
+            return false;
         }
         !is_lost
     }

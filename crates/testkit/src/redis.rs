@@ -6,15 +6,28 @@ mod port;
 mod replicas;
 mod resp;
 mod server;
+mod shared;
 
 use std::ffi::OsString;
+use std::process::Command;
 
 pub use certificates::Certificates;
 pub use cluster::RedisCluster;
 pub use replicas::RedisReplicas;
 pub use server::{RedisOptions, RedisServer};
+pub use shared::SharedRedis;
 
 /// The program that is tested with: `redis-server`, unless `FORRST_TEST_REDIS` names another.
 pub fn redis_program() -> OsString {
     std::env::var_os("FORRST_TEST_REDIS").unwrap_or_else(|| "redis-server".into())
+}
+
+fn assert_installed() {
+    let program = redis_program();
+    let version = Command::new(&program).arg("--version").output();
+    assert!(
+        version.is_ok_and(|version| version.status.success()),
+        "{} is not installed: `./test` does that, or `apt-get install redis-server`",
+        program.display()
+    );
 }

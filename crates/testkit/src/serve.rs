@@ -145,6 +145,21 @@ impl Running {
         line.trim().to_owned()
     }
 
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        let address = self.address();
+        let port = address
+            .rsplit(':')
+            .next()
+            .and_then(|port| port.parse().ok());
+        port.unwrap_or_else(|| panic!("no port in {address}"))
+    }
+
+    /// As `FORRST_URL` takes it.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address())
+    }
+
     /// Where it listens, such as `127.0.0.1:40123`.
     pub fn address(&self) -> String {
         let url = self.banner("http ");
@@ -175,6 +190,15 @@ impl Node {
     /// Kills it, if it still runs, and starts it again on its address.
     pub fn restart(&mut self) {
         let address = self.running.address();
+        self.restart_on(address);
+    }
+
+    /// The same on another address, where those who know the old one do not find it.
+    pub fn restart_elsewhere(&mut self) {
+        self.restart_on("127.0.0.1:0".to_owned());
+    }
+
+    fn restart_on(&mut self, address: String) {
         self.running.kill();
         self.serve.listen = Some(address);
         self.running = self.serve.start();

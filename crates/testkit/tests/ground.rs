@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use forrst_testkit::{
-    Proxy, RedisCluster, RedisOptions, RedisReplicas, RedisServer, Traffic, Way, until,
+    Proxy, RedisCluster, RedisOptions, RedisReplicas, RedisServer, SharedRedis, Traffic, Way, until,
 };
 
 #[test]
@@ -21,6 +21,33 @@ fn a_server_that_is_killed_has_kept_what_it_said_and_a_forgetful_one_has_not() {
         assert_eq!(server.port(), port);
         assert_eq!(server.cli(&["GET", "a"]), kept);
     }
+}
+
+#[test]
+fn a_shared_server_ends_with_the_last_that_uses_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let answers = |port: u16| TcpStream::connect(("127.0.0.1", port)).is_ok();
+    for _ in 0..3 {
+        let first = SharedRedis::join_in(folder.path());
+        let second = SharedRedis::join_in(folder.path());
+        assert_eq!(first.url(), second.url());
+        assert_ne!(first.prefix(), second.prefix());
+        let port = first.port();
+        drop(first);
+        assert!(answers(port));
+        drop(second);
+        until("it has ended", || !answers(port));
+    }
+}
+
+#[test]
+fn a_shared_server_that_was_killed_is_started_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = SharedRedis::join_in(folder.path());
+    assert!(first.ask(&["SHUTDOWN", "NOSAVE"]).is_err());
+    until("it has ended", || first.ask(&["PING"]).is_err());
+    let second = SharedRedis::join_in(folder.path());
+    assert_eq!(second.ask(&["PING"]).unwrap(), "PONG");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use forrst_lock::ReleaseMemory;
 use serde::Deserialize;
 use serde::de::Error as _;
 
@@ -20,6 +21,23 @@ impl FromStr for Time {
             Ok(_) => Err(format!("must be more than nothing: {expected}")),
             Err(error) => Err(format!("{error}: expected {expected}")),
         }
+    }
+}
+
+/// How long releases are remembered, between its bounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Memory(pub(crate) ReleaseMemory);
+
+impl FromStr for Memory {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Time(duration) = text.parse()?;
+        ReleaseMemory::new(duration).map(Self).ok_or_else(|| {
+            let bounds = [ReleaseMemory::MIN, ReleaseMemory::MAX];
+            let [min, max] = bounds.map(|bound| humantime::format_duration(bound.as_duration()));
+            format!("must be between {min} and {max}")
+        })
     }
 }
 
@@ -58,7 +76,7 @@ macro_rules! read_from_text {
         }
     )*};
 }
-read_from_text!(Time Size);
+read_from_text!(Time Memory Size);
 
 #[cfg(test)]
 mod tests {

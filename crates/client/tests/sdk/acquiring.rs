@@ -85,7 +85,7 @@ async fn who_stops_waiting_leaves_the_queue() {
 async fn who_stops_waiting_in_the_moment_of_the_grant_leaves_no_lock_behind() {
     for scheme in ["http", "ws"] {
         let (host, proxy, client) = connected_by(scheme).await;
-        proxy.delay(ms(200));
+        proxy.delay_answers(ms(60_000));
         let acquiring = tokio::spawn(client.lock("k").acquire());
         let locks = host.http().locks();
         soon(async { while locks.status("lock:k").await.unwrap().is_none() {} }).await;

@@ -89,7 +89,7 @@ async fn an_acquisition_ends_its_wait_at_its_deadline_and_leaves_the_queue() {
 #[tokio::test]
 async fn an_answer_that_takes_too_long_is_given_up() {
     let server = RawServer::start(|_| Reply::Silence).await;
-    let client = server.http().timeout(ms(50)).build().unwrap();
+    let client = server.http().timeout(ms(1_000)).build().unwrap();
     let call = client.call::<_, Value>("a.b", json!({}));
     let error = soon(call).await.unwrap_err();
     assert!(matches!(error, Error::Interrupted(_)), "{error}");

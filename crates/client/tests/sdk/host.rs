@@ -10,6 +10,7 @@ use forrst_protocol::ErrorCode;
 use forrst_server::schemars::{self, JsonSchema};
 use forrst_server::{Context, FunctionError, Server};
 use forrst_stores::MemoryStore;
+pub(crate) use forrst_testkit::asynchronous::{soon, until};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
@@ -186,23 +187,6 @@ pub(crate) fn pauses_of(time: Duration) -> Retry {
 
 pub(crate) fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
-}
-
-/// Waits for something that has to come soon, on any machine.
-pub(crate) async fn soon<T>(what: impl IntoFuture<Output = T>) -> T {
-    let answer = tokio::time::timeout(Duration::from_secs(20), what).await;
-    answer.expect("nothing came in 20 seconds")
-}
-
-/// Waits until something is so.
-pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let waiting = async {
-        while !is_so() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    let result = tokio::time::timeout(Duration::from_secs(20), waiting).await;
-    result.unwrap_or_else(|_| panic!("not in 20 seconds: {what}"));
 }
 
 /// A port that nobody listens on.

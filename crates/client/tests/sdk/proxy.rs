@@ -1,225 +1,62 @@
-//! A TCP proxy that stands between client and server, and can be told to misbehave.
+//! A server behind a link that can be broken.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::ops::Deref;
 use std::time::Duration;
 
 use forrst_client::{Client, ClientBuilder, Error, Retry};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use forrst_testkit::{Traffic, Way};
 
 use crate::host::{Host, soon};
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Mode {
-    Pass,
-    /// The server's answers never arrive, and the connection breaks instead, so many times.
-    LoseAnswers(usize),
-    /// Answers come so much later.
-    Delay(Duration),
-    /// Nothing passes in any direction, and nobody is told.
-    Hole,
-    /// Connections are closed as soon as they are made, and those that are open now.
-    Cut,
-}
+pub(crate) struct Proxy(forrst_testkit::Proxy);
 
-pub(crate) struct Proxy {
-    address: SocketAddr,
-    mode: Arc<Mutex<Mode>>,
-    cut: watch::Sender<u64>,
-    wants_callers: watch::Sender<bool>,
-    listens: watch::Receiver<bool>,
-    connections: Arc<AtomicUsize>,
-    lost: Arc<AtomicUsize>,
+impl Deref for Proxy {
+    type Target = forrst_testkit::Proxy;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
 }
 
 impl Proxy {
-    async fn to(target: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let wants_callers = watch::Sender::new(true);
-        let (listening, listens) = watch::channel(true);
-        let proxy = Self {
-            address: listener.local_addr().unwrap(),
-            mode: Arc::new(Mutex::new(Mode::Pass)),
-            cut: watch::Sender::new(0),
-            wants_callers: wants_callers.clone(),
-            listens,
-            connections: Arc::default(),
-            lost: Arc::default(),
-        };
-        let (mode, cut) = (proxy.mode.clone(), proxy.cut.clone());
-        let (connections, lost) = (proxy.connections.clone(), proxy.lost.clone());
-        let address = proxy.address;
-        tokio::spawn(async move {
-            let mut wanted = wants_callers.subscribe();
-            let mut listener = Some(listener);
-            loop {
-                let callers = match listener.take() {
-                    Some(listener) => listener,
-                    None => TcpListener::bind(address).await.unwrap(),
-                };
-                listening.send_replace(true);
-                let serve = async {
-                    while let Ok((client, _)) = callers.accept().await {
-                        if *mode.lock().unwrap() == Mode::Cut {
-                            continue;
-                        }
-                        connections.fetch_add(1, Ordering::SeqCst);
-                        let (mode, lost) = (mode.clone(), lost.clone());
-                        let mut is_cut = cut.subscribe();
-                        tokio::spawn(async move {
-                            tokio::select! {
-                                () = connect(client, target, &mode, &lost) => {}
-                                _ = is_cut.changed() => {}
-                            }
-                        });
-                    }
-                };
-                tokio::select! {
-                    () = serve => {}
-                    _ = wanted.wait_for(|wanted| !wanted) => {}
-                }
-                drop(callers);
-                listening.send_replace(false);
-                wanted.wait_for(|wanted| *wanted).await.unwrap();
-            }
-        });
-        proxy
-    }
-
     pub(crate) fn http(&self) -> ClientBuilder {
-        Client::builder(format!("http://{}", self.address))
+        Client::builder(format!("http://{}", self.address()))
     }
 
     pub(crate) fn websocket(&self) -> ClientBuilder {
-        Client::builder(format!("ws://{}", self.address))
+        Client::builder(format!("ws://{}", self.address()))
     }
 
-    pub(crate) fn pass(&self) {
-        self.set(Mode::Pass);
+    /// Answers come so much later.
+    pub(crate) fn delay_answers(&self, time: Duration) {
+        self.delay(Way::ToClient, time);
     }
 
-    pub(crate) fn lose_answers(&self, count: usize) {
-        self.set(Mode::LoseAnswers(count));
+    /// Nothing passes in any direction, and nobody is told.
+    pub(crate) fn swallow_all(&self) {
+        for way in [Way::ToServer, Way::ToClient] {
+            self.swallow(way, Traffic::All);
+        }
     }
 
-    pub(crate) fn delay(&self, time: Duration) {
-        self.set(Mode::Delay(time));
-    }
-
-    pub(crate) fn swallow(&self) {
-        self.set(Mode::Hole);
-    }
-
-    pub(crate) fn cut(&self) {
-        self.set(Mode::Cut);
-        self.cut.send_modify(|count| *count += 1);
-    }
-
-    /// Nobody is let in from now on, and nobody listens.
-    pub(crate) async fn refuse(&self) {
-        self.wants_callers.send_replace(false);
-        let mut listens = self.listens.clone();
-        listens.wait_for(|listens| !listens).await.unwrap();
-    }
-
-    /// As before.
-    pub(crate) async fn let_in(&self) {
-        self.wants_callers.send_replace(true);
-        let mut listens = self.listens.clone();
-        listens.wait_for(|listens| *listens).await.unwrap();
-    }
-
-    fn set(&self, mode: Mode) {
-        *self.mode.lock().unwrap() = mode;
-    }
-
-    /// How many connections were made.
-    pub(crate) fn connections(&self) -> usize {
-        self.connections.load(Ordering::SeqCst)
-    }
-
-    /// How many answers were lost.
-    pub(crate) fn lost(&self) -> usize {
-        self.lost.load(Ordering::SeqCst)
+    /// Connections are closed as soon as they are made, and those that are open now.
+    pub(crate) fn refuse_all(&self) {
+        self.refuse(Traffic::All);
     }
 }
 
 pub(crate) async fn host_behind_proxy() -> (Host, Proxy) {
     let host = Host::start().await;
-    let proxy = Proxy::to(host.address).await;
+    let proxy = Proxy(forrst_testkit::Proxy::start(host.address.port()));
     (host, proxy)
 }
 
 /// With a client that has reached the host through the proxy, by `http` or `ws`.
 pub(crate) async fn connected_by(scheme: &str) -> (Host, Proxy, Client) {
     let (host, proxy) = host_behind_proxy().await;
-    let url = format!("{scheme}://{}", proxy.address);
+    let url = format!("{scheme}://{}", proxy.address());
     let client = soon(Client::connect(&url)).await.unwrap();
     (host, proxy, client)
-}
-
-async fn connect(client: TcpStream, target: SocketAddr, mode: &Mutex<Mode>, lost: &AtomicUsize) {
-    let Ok(server) = TcpStream::connect(target).await else {
-        return;
-    };
-    let (mut from_client, mut to_client) = client.into_split();
-    let (mut from_server, mut to_server) = server.into_split();
-    let requests = async {
-        let mut bytes = [0; 16 * 1024];
-        while let Ok(count @ 1..) = from_client.read(&mut bytes).await {
-            swallowed(mode).await;
-            if to_server.write_all(&bytes[..count]).await.is_err() {
-                break;
-            }
-        }
-    };
-    let answers = async {
-        let mut bytes = [0; 16 * 1024];
-        while let Ok(count @ 1..) = from_server.read(&mut bytes).await {
-            swallowed(mode).await;
-            if loses(mode) {
-                lost.fetch_add(1, Ordering::SeqCst);
-                break;
-            }
-            let delay = match *mode.lock().unwrap() {
-                Mode::Delay(time) => time,
-                _ => Duration::ZERO,
-            };
-            tokio::time::sleep(delay).await;
-            if to_client.write_all(&bytes[..count]).await.is_err() {
-                break;
-            }
-        }
-    };
-    tokio::select! {
-        () = requests => {}
-        () = answers => {}
-    }
-}
-
-fn loses(mode: &Mutex<Mode>) -> bool {
-    let mut mode = mode.lock().unwrap();
-    match *mode {
-        Mode::LoseAnswers(0) => {
-            *mode = Mode::Pass;
-            false
-        }
-        Mode::LoseAnswers(left) => {
-            *mode = Mode::LoseAnswers(left - 1);
-            true
-        }
-        _ => false,
-    }
-}
-
-/// A connection on which something fell into the hole is silent for ever.
-async fn swallowed(mode: &Mutex<Mode>) {
-    if *mode.lock().unwrap() == Mode::Hole {
-        std::future::pending::<()>().await;
-    }
 }
 
 #[tokio::test]
@@ -229,9 +66,9 @@ async fn the_proxy_passes_and_loses_what_it_is_told_to() {
     soon(client.ping()).await.unwrap();
     proxy.lose_answers(1);
     soon(client.ping()).await.unwrap_err();
-    assert_eq!(proxy.lost(), 1);
+    assert_eq!(proxy.lost_answers(), 1);
     soon(client.ping()).await.unwrap();
-    proxy.cut();
+    proxy.refuse_all();
     soon(client.ping()).await.unwrap_err();
     proxy.pass();
     soon(client.ping()).await.unwrap();
@@ -241,9 +78,9 @@ async fn the_proxy_passes_and_loses_what_it_is_told_to() {
 async fn the_proxy_lets_nobody_in_while_it_is_told_to() {
     let (_host, proxy) = host_behind_proxy().await;
     let client = proxy.http().retry(Retry::never()).build().unwrap();
-    soon(proxy.refuse()).await;
+    proxy.stop_listening();
     let error = soon(client.ping()).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable(_)), "{error}");
-    soon(proxy.let_in()).await;
+    proxy.listen();
     soon(client.ping()).await.unwrap();
 }

@@ -68,7 +68,7 @@ async fn calls_under_way_when_the_connection_breaks_may_have_run() {
     let client = proxy.websocket().build().unwrap();
     let calls = [(); 10].map(|()| wait_at_the_gate(&client));
     soon(client.ping()).await.unwrap();
-    proxy.cut();
+    proxy.refuse_all();
     for call in calls {
         let error = soon(call).await.unwrap().unwrap_err();
         assert!(matches!(error, Error::Interrupted(_)), "{error}");

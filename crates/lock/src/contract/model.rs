@@ -13,11 +13,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{WAKE_UP_TIME, fresh_name, owner, pass_exactly};
 use crate::state::{
-    Abandon, Acquire, Acquired, Claim, Command, Extend, ForceRelease, Release, Settle, State,
-    TOMBSTONE_TTL, Wait, Wake, Woken, step,
+    Abandon, Acquire, Acquired, Claim, Command, Extend, ForceRelease, Release, Settle, State, Wait,
+    Wake, Woken, step,
 };
 use crate::store::{Answer, LockStore};
-use crate::{Attempt, Fence, Lease, LockName, NotHeld, StoreError, Ticket, Timestamp, Ttl, Waiter};
+use crate::{
+    Attempt, Fence, Lease, LockName, NotHeld, ReleaseMemory, StoreError, Ticket, Timestamp, Ttl,
+    Waiter,
+};
 
 /// How random histories pass their time.
 #[derive(Debug, Clone, Copy)]
@@ -74,10 +77,10 @@ enum Action {
     },
 }
 
-fn actions(pace: Pace) -> impl Strategy<Value = Vec<Action>> {
+fn actions(pace: Pace, memory: ReleaseMemory) -> impl Strategy<Value = Vec<Action>> {
     // Until all releases are forgotten, where that takes no time.
     let long = if pace.is_paused {
-        u32::try_from(TOMBSTONE_TTL.as_millis() / pace.unit.as_millis()).unwrap_or(1)
+        u32::try_from(memory.as_duration().as_millis() / pace.unit.as_millis()).unwrap_or(1)
     } else {
         1
     };
@@ -104,17 +107,21 @@ fn actions(pace: Pace) -> impl Strategy<Value = Vec<Action>> {
 }
 
 /// Runs random histories; a failing one is shrunk and printed. A plain test calls it, outside of any runtime.
-pub fn behaves_like_the_model<K>(open: impl AsyncFn() -> (Arc<dyn LockStore>, K), pace: Pace) {
+pub fn behaves_like_the_model<K>(
+    open: impl AsyncFn(ReleaseMemory) -> (Arc<dyn LockStore>, K),
+    pace: Pace,
+) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().start_paused(pace.is_paused).build();
     let runtime = runtime.expect("a runtime");
-    let (store, _keep) = runtime.block_on(open());
+    let (store, _keep) = runtime.block_on(open(ReleaseMemory::default()));
+    let memory = store.capabilities().release_memory;
     let config = Config {
         cases: pace.histories,
         failure_persistence: None,
         ..Config::default()
     };
-    let result = TestRunner::new(config).run(&actions(pace), |history| {
+    let result = TestRunner::new(config).run(&actions(pace, memory), |history| {
         runtime.block_on(async {
             let mut pair = Pair::new(store.clone(), pace);
             for (index, action) in history.iter().enumerate() {
@@ -305,7 +312,8 @@ impl Pair {
             *last_fence += 1;
             Fence::new(*last_fence)
         };
-        let done = step(&mut self.model, command, self.now, &mut mint);
+        let memory = self.store.capabilities().release_memory;
+        let done = step(&mut self.model, command, self.now, memory, &mut mint);
         (done.outcome, done.woken)
     }
 

@@ -6,7 +6,7 @@ use super::{
     acquire, claim, extend_as, force_release, fresh_name, held_by, long, pass, pass_exactly,
     release, release_as, short, take, ttl,
 };
-use crate::state::{Acquired, REMEMBERED_RELEASES, TOMBSTONE_TTL};
+use crate::state::{Acquired, REMEMBERED_RELEASES};
 use crate::store::LockStore;
 use crate::{Attempt, Fence, NotHeld};
 
@@ -179,7 +179,7 @@ pub async fn a_release_is_forgotten_after_a_while(store: Arc<dyn LockStore>) {
     let name = fresh_name("forgotten");
     let lease = take(&*store, &name, "a", long()).await;
     release(&*store, &lease).await.unwrap();
-    pass_exactly(TOMBSTONE_TTL).await;
+    pass_exactly(store.capabilities().release_memory.as_duration()).await;
     assert_eq!(release(&*store, &lease).await, Err(NotHeld::NotFound));
 }
 

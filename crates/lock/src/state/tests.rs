@@ -3,6 +3,8 @@ use std::time::Duration;
 use super::*;
 use crate::LockKey;
 
+const MEMORY: ReleaseMemory = ReleaseMemory(Duration::from_secs(20));
+
 /// One key, its clock and its counter, driven step by step.
 struct Bench {
     state: State<&'static str>,
@@ -32,7 +34,7 @@ impl Bench {
             Some(fence)
         };
         let now = Timestamp::from_millis(self.now);
-        let done = step(&mut self.state, command, now, &mut mint);
+        let done = step(&mut self.state, command, now, MEMORY, &mut mint);
         let told = done.woken.into_iter().map(|w| (w.waiter, w.wake)).collect();
         (done.outcome, told)
     }
@@ -156,9 +158,9 @@ fn an_expired_lease_is_reported_once() {
     bench.acquire("a");
     bench.now = 1_100;
     let mut mint = || Fence::new(9);
-    let first = step(&mut bench.state, Settle, at(1_100), &mut mint);
+    let first = step(&mut bench.state, Settle, at(1_100), MEMORY, &mut mint);
     assert_eq!(first.expired.unwrap().owner.as_str(), "a");
-    let second = step(&mut bench.state, Settle, at(1_101), &mut mint);
+    let second = step(&mut bench.state, Settle, at(1_101), MEMORY, &mut mint);
     assert_eq!(second.expired, None);
 }
 
@@ -205,7 +207,7 @@ fn releases_are_remembered_for_a_while() {
         bench.release("a").0,
         Err(NotHeld::AlreadyReleased { forced: false })
     );
-    let remembered = u64::try_from(TOMBSTONE_TTL.as_millis()).unwrap();
+    let remembered = u64::try_from(MEMORY.as_duration().as_millis()).unwrap();
     bench.now += remembered - 1;
     assert_eq!(
         bench.release("b").0,
@@ -215,6 +217,20 @@ fn releases_are_remembered_for_a_while() {
     bench.now += 1;
     assert_eq!(bench.release("b").0, Err(NotHeld::NotFound));
     assert!(bench.state.is_vacant(at(bench.now)));
+}
+
+#[test]
+fn releases_are_remembered_for_a_second_to_an_hour() {
+    for (millis, is_allowed) in [
+        (0, false),
+        (999, false),
+        (1_000, true),
+        (3_600_000, true),
+        (3_600_001, false),
+    ] {
+        let memory = ReleaseMemory::new(Duration::from_millis(millis));
+        assert_eq!(memory.is_some(), is_allowed, "{millis}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forrst_lock::state::{Claim, ForceRelease, TOMBSTONE_TTL};
+use forrst_lock::state::{Claim, ForceRelease};
 use forrst_lock::{Attempt, Fence, LockKey, Owner, Timestamp, Ttl};
 
 use super::clock::{Clock, Clocks, Reading, boot_id};
@@ -52,6 +52,11 @@ async fn release(store: &EmbeddedStore, key: &str) -> Result<Lease, NotHeld> {
 async fn holder(store: &EmbeddedStore, key: &str) -> Option<Lease> {
     let answer = store.inspect(&name(key)).await.unwrap();
     answer.outcome.map(|status| status.lease)
+}
+
+fn start(journal: impl Journal + 'static, folder: Folder) -> Result<EmbeddedStore, EmbeddedError> {
+    let memory = ReleaseMemory::default();
+    EmbeddedStore::start_by(journal, Some(folder), machine_clocks(), memory)
 }
 
 fn open(folder: &Path) -> EmbeddedStore {
@@ -243,7 +248,7 @@ async fn a_full_disk_is_an_error_that_leaves_nothing_half_done() {
     let claimed = Folder::claim(folder.path()).unwrap();
     let journal = SqliteJournal::open(&claimed, Durability::Process).unwrap();
     journal.limit_pages(20).unwrap();
-    let store = EmbeddedStore::start(journal, Some(claimed)).unwrap();
+    let store = start(journal, claimed).unwrap();
     let kept = take(&store, "kept", HOUR).await;
     let filling = "x".repeat(400);
     let mut taken = Vec::new();
@@ -387,7 +392,13 @@ fn open_at(folder: &Path, clocks: &SetClocks, boot: &'static str) -> EmbeddedSto
     let journal = SqliteJournal::open(&claimed, Durability::Process).unwrap();
     let clocks = clocks.clone();
     let read = move || Box::new(TheseClocks(clocks.clone(), boot.to_owned())) as Box<dyn Clocks>;
-    EmbeddedStore::start_by(journal, Some(claimed), Box::new(read)).unwrap()
+    EmbeddedStore::start_by(
+        journal,
+        Some(claimed),
+        Box::new(read),
+        ReleaseMemory::default(),
+    )
+    .unwrap()
 }
 
 async fn extend(store: &EmbeddedStore, key: &str) -> Result<Lease, NotHeld> {
@@ -502,7 +513,7 @@ async fn a_torn_write_loses_only_what_was_not_answered() {
 
 #[tokio::test]
 async fn a_release_is_forgotten_in_the_file_too() {
-    // The tombstone's time is a constant; here its row is made old by hand.
+    // Its row is made old by hand.
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     take(&store, "k", HOUR).await;
@@ -510,7 +521,7 @@ async fn a_release_is_forgotten_in_the_file_too() {
     drop(store);
     let file = folder.path().join("locks.db");
     let database = rusqlite::Connection::open(&file).unwrap();
-    let old = i64::try_from(TOMBSTONE_TTL.as_millis()).unwrap();
+    let old = i64::try_from(ReleaseMemory::default().as_duration().as_millis()).unwrap();
     let sql = "UPDATE locks SET releases =
                    json_set(releases, '$[0][2]', json_extract(releases, '$[0][2]') - ?)";
     assert_eq!(database.execute(sql, [old]).unwrap(), 1);
@@ -565,7 +576,7 @@ async fn health_makes_no_commit_and_notices_a_store_that_cannot_write() {
         is_away: is_away.clone(),
         commits: commits.clone(),
     };
-    let store = EmbeddedStore::start(journal, Some(claimed)).unwrap();
+    let store = start(journal, claimed).unwrap();
     for _ in 0..300 {
         store.health().await.unwrap();
     }
@@ -610,7 +621,7 @@ async fn a_call_that_is_given_up_is_undone_even_if_the_disk_fails_meanwhile() {
         is_away: is_away.clone(),
         commits: Arc::default(),
     };
-    let store = EmbeddedStore::start(journal, Some(claimed)).unwrap();
+    let store = start(journal, claimed).unwrap();
     let call = claim(None, HOUR);
     let ticket = call.ticket;
     let command = Acquire {
@@ -712,7 +723,7 @@ async fn closing_waits_until_calls_that_were_given_up_are_rolled_back() {
         is_away: is_away.clone(),
         commits: Arc::default(),
     };
-    let store = EmbeddedStore::start(journal, Some(claimed)).unwrap();
+    let store = start(journal, claimed).unwrap();
     let lease = take(&store, "k", HOUR).await;
     let call = claim(Some("again"), HOUR);
     let ticket = call.ticket;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use forrst_lock::state::{Abandon, Command, Extend, Settle, State, Woken};
 use forrst_lock::{
-    Answer, Fence, Lease, LockName, NotHeld, StoreError, Ticket, Timestamp, Waiter, Wake,
+    Answer, Fence, Lease, LockName, NotHeld, ReleaseMemory, StoreError, Ticket, Timestamp, Waiter,
+    Wake,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
@@ -84,6 +85,7 @@ impl Desk {
         journal: &mut impl Journal,
         clocks: Box<dyn Clocks>,
         last_fence: Option<Fence>,
+        memory: ReleaseMemory,
     ) -> Result<Self, EmbeddedError> {
         let snapshot = journal.load()?;
         let clock = Clock::resume(clocks, snapshot.clock.as_ref(), |now| {
@@ -91,7 +93,7 @@ impl Desk {
         });
         let now = clock.now();
         let written_at = snapshot.clock.as_ref().map_or(now, |last| last.now);
-        let mut table = Table::new(MAX_REMEMBERED);
+        let mut table = Table::new(memory, MAX_REMEMBERED);
         table.track_changes();
         // A fence that was handed out and then not written down must not be handed out again.
         let mut last_fence = last_fence.max(snapshot.last_fence);
@@ -259,6 +261,7 @@ pub(super) struct Writer<J> {
     journal: J,
     messages: UnboundedReceiver<Message>,
     clocks: ReadClocks,
+    memory: ReleaseMemory,
     /// None after a failure, until the journal could be read again.
     desk: Option<Desk>,
     last_fence: Option<Fence>,
@@ -276,12 +279,14 @@ impl<J: Journal> Writer<J> {
         mut journal: J,
         messages: UnboundedReceiver<Message>,
         clocks: ReadClocks,
+        memory: ReleaseMemory,
     ) -> Result<Self, EmbeddedError> {
-        let desk = Desk::load(&mut journal, clocks(), None)?;
+        let desk = Desk::load(&mut journal, clocks(), None, memory)?;
         Ok(Self {
             journal,
             messages,
             clocks,
+            memory,
             last_fence: desk.last_fence,
             desk: Some(desk),
             has_failed: false,
@@ -426,7 +431,8 @@ impl<J: Journal> Writer<J> {
         if self.desk.is_some() {
             return;
         }
-        match Desk::load(&mut self.journal, (self.clocks)(), self.last_fence) {
+        let clocks = (self.clocks)();
+        match Desk::load(&mut self.journal, clocks, self.last_fence, self.memory) {
             Ok(desk) => self.desk = Some(desk),
             Err(error) => tracing::error!(%error, "the journal cannot be read"),
         }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use forrst_lock::state::{Claim, TOMBSTONE_TTL};
+use forrst_lock::state::{Claim, ReleaseMemory};
 use forrst_lock::{LockKey, Owner, Ttl};
 
 use super::*;
@@ -39,7 +39,7 @@ fn remembered(store: &MemoryStore) -> usize {
 
 #[test]
 fn the_last_fence_is_the_last() {
-    let store = MemoryStore::with_last_fence(Fence::MAX.number() - 1);
+    let store = MemoryStore::with_last_fence(Fence::MAX.number() - 1, ReleaseMemory::default());
     let Acquired::Granted(lease) = acquire(&store, "a") else {
         panic!("one is left");
     };
@@ -56,7 +56,7 @@ async fn released_keys_are_forgotten_in_time() {
         cycle(&store, &key.to_string());
     }
     assert_eq!(remembered(&store), 1_000);
-    tokio::time::advance(TOMBSTONE_TTL).await;
+    tokio::time::advance(ReleaseMemory::default().as_duration()).await;
     for _ in 0..100 {
         store.expire(1_000).await.unwrap();
     }

@@ -1,7 +1,7 @@
 //! The scripts: each is one step of the state machine, or a look.
 
 use forrst_lock::Fence;
-use forrst_lock::state::{REMEMBERED_RELEASES, TOMBSTONE_TTL};
+use forrst_lock::state::{REMEMBERED_RELEASES, ReleaseMemory};
 use fred::util::sha1_hash;
 
 /// For how long a node counts as alive after it was last heard of.
@@ -33,9 +33,10 @@ impl Script {
         Self { source, sha }
     }
 
-    fn step(command: &str) -> Self {
+    fn step(command: &str, memory: ReleaseMemory) -> Self {
+        let memory = memory.as_duration().as_millis();
         let constants = [
-            ("TOMBSTONE_TTL", TOMBSTONE_TTL.as_secs() * 1000),
+            ("RELEASE_MEMORY", u64::try_from(memory).unwrap_or(u64::MAX)),
             ("REMEMBERED_RELEASES", REMEMBERED_RELEASES as u64),
             ("NODE_TTL", NODE_TTL_MILLIS),
             ("CONFIRM_WITHIN", CONFIRM_WITHIN_MILLIS),
@@ -67,17 +68,18 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(memory: ReleaseMemory) -> Self {
+        let step = |command| Script::step(command, memory);
         Self {
-            acquire: Script::step(include_str!("scripts/acquire.lua")),
-            abandon: Script::step(include_str!("scripts/abandon.lua")),
-            release: Script::step(include_str!("scripts/release.lua")),
-            extend: Script::step(include_str!("scripts/extend.lua")),
-            force_release: Script::step(include_str!("scripts/force_release.lua")),
-            confirm: Script::step(include_str!("scripts/confirm.lua")),
-            settle: Script::step(include_str!("scripts/settle.lua")),
-            inspect: Script::step(include_str!("scripts/inspect.lua")),
-            queue: Script::step(include_str!("scripts/queue.lua")),
+            acquire: step(include_str!("scripts/acquire.lua")),
+            abandon: step(include_str!("scripts/abandon.lua")),
+            release: step(include_str!("scripts/release.lua")),
+            extend: step(include_str!("scripts/extend.lua")),
+            force_release: step(include_str!("scripts/force_release.lua")),
+            confirm: step(include_str!("scripts/confirm.lua")),
+            settle: step(include_str!("scripts/settle.lua")),
+            inspect: step(include_str!("scripts/inspect.lua")),
+            queue: step(include_str!("scripts/queue.lua")),
             due: Script::new(include_str!("scripts/due.lua").to_owned()),
         }
     }

@@ -54,7 +54,7 @@ impl RedisStore {
         let link = Arc::new(Link {
             connection,
             keyspace: Keyspace::new(&options.prefix),
-            scripts: Scripts::new(),
+            scripts: Scripts::new(options.release_memory),
             waiters: Waiters::default(),
             node: uuid::Uuid::new_v4().simple().to_string(),
             replication,
@@ -72,6 +72,7 @@ impl RedisStore {
         Ok(Self {
             link,
             secret,
+            release_memory: options.release_memory,
             sweeps: AtomicUsize::new(0),
             _tasks: tasks,
         })

@@ -8,8 +8,8 @@ use tempfile::TempDir;
 
 use super::certificates::Certificates;
 use super::port::free_port;
-use super::redis_program;
 use super::resp::Connection;
+use super::{assert_installed, redis_program};
 use crate::patience::until;
 use crate::process::Process;
 
@@ -192,13 +192,8 @@ impl RedisServer {
     }
 
     fn command(&self) -> Command {
-        let program = redis_program();
-        let mut command = Command::new(&program);
-        assert!(
-            is_installed(&program),
-            "{} is not installed: `./test` does that, or `apt-get install redis-server`",
-            program.display()
-        );
+        assert_installed();
+        let mut command = Command::new(redis_program());
         if let Some(configuration) = &self.options.sentinel {
             let file = self.folder.path().join("sentinel.conf");
             // It is written by the sentinel, too: what it has learnt is there after a restart.
@@ -227,9 +222,4 @@ impl RedisServer {
         command.args(&self.options.arguments);
         command
     }
-}
-
-fn is_installed(program: &std::ffi::OsStr) -> bool {
-    let version = Command::new(program).arg("--version").output();
-    version.is_ok_and(|version| version.status.success())
 }

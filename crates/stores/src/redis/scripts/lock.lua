@@ -106,7 +106,7 @@ local function end_lease(forced)
   if #releases == REMEMBERED_RELEASES then
     table.remove(releases, 1)
   end
-  table.insert(releases, { ended.owner, ended.fence, now + TOMBSTONE_TTL, forced, true })
+  table.insert(releases, { ended.owner, ended.fence, now + RELEASE_MEMORY, forced, true })
   holder = nil
   changed = true
   return ended

@@ -1,0 +1,4 @@
+//! The vectors, and what plays them.
+
+mod catalogue;
+mod runner;

@@ -1,0 +1,153 @@
+//! Floods: what the server keeps and writes meanwhile, and how an authenticated client fares.
+//!
+//! `cargo nextest run -p forrst-cli --test it floods --no-capture` prints the table. What it keeps is asserted; times are for
+//! people, because a busy machine may delay anything.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use forrst_testkit::request;
+use serde_json::json;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::resident_bytes;
+use crate::access::client::{acquire, code, connect, lock, open, post_text};
+use crate::access::keys::Guarded;
+
+/// What a flood may make the server keep besides what it had: the budget of a connection, and what allocators hold back.
+const MOST_GROWTH: u64 = 96 * 1024 * 1024;
+
+/// How long a flood of requests goes on.
+const FLOOD: Duration = Duration::from_secs(1);
+
+struct Flood {
+    name: &'static str,
+    run: fn(&str, &str) -> usize,
+}
+
+const FLOODS: [Flood; 5] = [
+    Flood {
+        name: "requests without a key",
+        run: |address, _| {
+            let body = request("demo.echo", json!({})).to_string();
+            again_and_again(address, &post_text(address, "/forrst", &[], &body))
+        },
+    },
+    Flood {
+        name: "batches of 100 without a key",
+        run: |address, _| {
+            let entry = json!({"jsonrpc": "2.0", "id": 1, "method": "forrst.call", "params": {}});
+            let body = json!(vec![entry; 100]).to_string();
+            again_and_again(address, &post_text(address, "/rpc", &[], &body))
+        },
+    },
+    Flood {
+        name: "wrong hosts and long paths",
+        run: |address, _| {
+            let path = format!("/{}", "x".repeat(4000));
+            again_and_again(address, &post_text("evil.example", &path, &[], ""))
+        },
+    },
+    Flood {
+        name: "silent connections",
+        run: |address, _| {
+            let silent: Vec<_> = (0..500).map(|_| connect(address)).collect();
+            std::thread::sleep(FLOOD);
+            drop(silent);
+            0
+        },
+    },
+    Flood {
+        name: "waiting calls of 1 MB, with a key",
+        run: |address, key| {
+            let mut socket = open(address, Some(key)).unwrap();
+            let padding = "x".repeat(1_000_000);
+            let mut sent = 0;
+            for number in 0..200 {
+                let mut call = acquire("flood");
+                call["call"]["arguments"]["block"] = json!({"value": 1, "unit": "minute"});
+                call["context"] = json!({"padding": padding});
+                let frame = json!({"jsonrpc": "2.0", "id": number, "method": "forrst.call", "params": call});
+                let text = frame.to_string();
+                sent += text.len();
+                socket.send(Message::text(text)).unwrap();
+            }
+            sent
+        },
+    },
+];
+
+fn again_and_again(address: &str, text: &str) -> usize {
+    let started = Instant::now();
+    let mut sent = 0;
+    while started.elapsed() < FLOOD {
+        let Ok(mut stream) = TcpStream::connect(address) else {
+            continue;
+        };
+        if stream.write_all(text.as_bytes()).is_ok() {
+            sent += text.len();
+        }
+        let _ = stream.read(&mut [0; 1024]);
+    }
+    sent
+}
+
+#[test]
+fn a_flood_neither_stops_the_server_nor_stays_in_its_memory() {
+    let arguments = ["--audit-log", "audit.log", "--idle-timeout", "2s"];
+    let roles: &[&str] = &["--role", "call", "--role", "observe"];
+    let guarded = Guarded::with(&arguments, &[("a", roles)]);
+    let (address, key) = (guarded.address(), guarded.keys[0].as_str());
+    // Somebody has to be in the way of the calls that wait.
+    let held = crate::access::client::Way::Http.ask(&address, Some(key), &acquire("flood"));
+    assert_eq!(code(&held), None);
+    let written = || {
+        let audit = std::fs::metadata(guarded.serve.path("audit.log"));
+        (
+            guarded.running.errors().len(),
+            audit.map_or(0, |audit| audit.len()),
+        )
+    };
+    eprintln!(
+        "{:<36}{:>12}{:>10}{:>10}{:>12}{:>10}{:>10}",
+        "flood", "sent", "log", "audit", "RSS grows", "p50", "p99"
+    );
+    for flood in &FLOODS {
+        let (before, (log, audit)) = (resident_bytes(&guarded.running), written());
+        let is_over = AtomicBool::new(false);
+        let (sent, peak, mut times) = std::thread::scope(|scope| {
+            let flooding = scope.spawn(|| {
+                let sent = (flood.run)(&address, key);
+                is_over.store(true, Ordering::Relaxed);
+                sent
+            });
+            let mut times = Vec::new();
+            let mut peak = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let started = Instant::now();
+                let status = lock("status", json!({"key": "lock:flood"}));
+                let answer = crate::access::client::Way::Http.ask(&address, Some(key), &status);
+                assert_eq!(code(&answer), None, "{answer}");
+                times.push(started.elapsed());
+                peak = peak.max(resident_bytes(&guarded.running));
+            }
+            (flooding.join().unwrap(), peak, times)
+        });
+        times.sort_unstable();
+        let at = |part: usize| times[(times.len() - 1) * part / 100];
+        let (log_after, audit_after) = written();
+        let grown = peak.saturating_sub(before);
+        eprintln!(
+            "{:<36}{sent:>12}{:>10}{:>10}{grown:>12}{:>10.1?}{:>10.1?}",
+            flood.name,
+            log_after - log,
+            audit_after - audit,
+            at(50),
+            at(99),
+        );
+        assert!(grown < MOST_GROWTH, "{}: {grown} bytes", flood.name);
+    }
+    assert!(!guarded.running.has_ended());
+}

@@ -1,0 +1,223 @@
+//! Which locks a caller reaches, and whose tokens it sees.
+
+use serde_json::{Value, json};
+
+use forrst_testkit::{Lock, request};
+
+use crate::access::client::{Way, acquire, code, lock};
+use crate::access::keys::Guarded;
+
+const ALL: &[&str] = &["--role", "call", "--role", "observe", "--role", "admin"];
+const CALL_AND_OBSERVE: &[&str] = &["--role", "call", "--role", "observe"];
+
+fn ask(guarded: &Guarded, key: usize, request: &Value) -> Value {
+    Way::Http.ask(&guarded.address(), Some(&guarded.keys[key]), request)
+}
+
+#[test]
+fn a_confined_caller_reaches_only_its_own_locks() {
+    let confined = &[
+        ALL,
+        &["--locks", "lock:billing:*", "--locks", "lock:demo.echo:*"],
+    ]
+    .concat();
+    let guarded = Guarded::start(&[("billing", confined)]);
+    let address = guarded.address();
+    let key = Some(guarded.keys[0].as_str());
+    let ttl = json!({"value": 1, "unit": "minute"});
+    for (name, is_reached) in [
+        ("billing:7", true),
+        ("payments:7", false),
+        ("billing", false),
+    ] {
+        let full = format!("lock:{name}");
+        let with_lock = Lock::global(name).around(
+            request("demo.echo", json!({})),
+            "me",
+            std::time::Duration::from_secs(60),
+        );
+        for way in Way::ALL {
+            for request in [
+                acquire(name),
+                lock("status", json!({"key": full})),
+                lock("extend", json!({"key": full, "owner": "o", "ttl": ttl})),
+                lock("release", json!({"key": full, "owner": "o"})),
+                lock("force-release", json!({"key": full})),
+                with_lock.clone(),
+            ] {
+                let answer = way.ask(&address, key, &request);
+                let is_forbidden = code(&answer) == Some("FORBIDDEN");
+                assert_eq!(!is_forbidden, is_reached, "{way:?} {request}\n{answer:#}");
+                if is_forbidden {
+                    assert_eq!(answer["errors"][0]["details"]["key"], full);
+                }
+            }
+        }
+    }
+    // The lock of a function has the function's name in it.
+    let own = acquire("k");
+    let mut of_echo = own.clone();
+    of_echo["call"]["arguments"]["function"] = "demo.echo".into();
+    assert_eq!(code(&ask(&guarded, 0, &of_echo)), None);
+    let mut of_another = own;
+    of_another["call"]["arguments"]["function"] = "demo.sleep".into();
+    assert_eq!(code(&ask(&guarded, 0, &of_another)), Some("FORBIDDEN"));
+}
+
+#[test]
+fn a_lock_that_is_out_of_reach_neither_locks_nor_runs() {
+    let confined = &[ALL, &["--locks", "lock:mine:*"]].concat();
+    let guarded = Guarded::start(&[("confined", confined), ("all", ALL)]);
+    let count = request("demo.counter", json!({"name": "n"}));
+    let minute = std::time::Duration::from_secs(60);
+    let out_of_reach = Lock::global("theirs").around(count.clone(), "me", minute);
+    let answer = ask(&guarded, 0, &out_of_reach);
+    assert_eq!(code(&answer), Some("FORBIDDEN"));
+    let pointer = &answer["errors"][0]["source"]["pointer"];
+    assert_eq!(pointer, "/extensions/0/options/key");
+    let status = ask(&guarded, 1, &lock("status", json!({"key": "lock:theirs"})));
+    assert_eq!(status["result"]["locked"], false);
+    assert_eq!(ask(&guarded, 1, &count)["result"]["value"], 1);
+}
+
+#[test]
+fn a_confined_caller_lists_only_what_it_reaches_page_by_page() {
+    let one = &[ALL, &["--locks", "lock:b:*"]].concat();
+    let two = &[ALL, &["--locks", "lock:a:*", "--locks", "lock:*:3"]].concat();
+    let guarded = Guarded::start(&[("all", ALL), ("one", one), ("two", two)]);
+    for group in ["a", "b", "c"] {
+        for number in 0..5 {
+            let taken = ask(&guarded, 0, &acquire(&format!("{group}:{number}")));
+            assert_eq!(code(&taken), None);
+        }
+    }
+    let list = |key: usize, prefix: &str, limit: usize| {
+        let mut seen = Vec::new();
+        let mut cursor = Value::Null;
+        loop {
+            let mut arguments = json!({"limit": limit, "prefix": prefix});
+            if !cursor.is_null() {
+                arguments["cursor"] = cursor;
+            }
+            let page = ask(&guarded, key, &lock("list", arguments))["result"].take();
+            let locks = page["locks"].as_array().unwrap();
+            assert!(locks.len() <= limit);
+            seen.extend(
+                locks
+                    .iter()
+                    .map(|lock| lock["key"].as_str().unwrap().to_owned()),
+            );
+            cursor = page["cursor"].clone();
+            let Some(name) = cursor.as_str() else { break };
+            assert_eq!(
+                Some(name),
+                seen.last().map(String::as_str),
+                "a cursor tells of another"
+            );
+        }
+        seen.sort();
+        seen
+    };
+    let names = |groups: &[(&str, &[u32])]| -> Vec<String> {
+        let names = groups.iter();
+        names
+            .flat_map(|(group, all)| all.iter().map(move |n| format!("lock:{group}:{n}")))
+            .collect()
+    };
+    for limit in [1, 2, 3, 100] {
+        assert_eq!(list(0, "", limit).len(), 15);
+        assert_eq!(list(1, "", limit), names(&[("b", &[0, 1, 2, 3, 4])]));
+        assert_eq!(list(1, "lock:b:1", limit), names(&[("b", &[1])]));
+        assert_eq!(list(1, "lock:a", limit), names(&[]));
+        let expected = [("a", &[0, 1, 2, 3, 4][..]), ("b", &[3]), ("c", &[3])];
+        assert_eq!(list(2, "", limit), names(&expected));
+    }
+}
+
+#[test]
+fn the_owner_is_for_admins_and_for_the_key_that_took_the_lock() {
+    let guarded = Guarded::start(&[
+        ("taker", CALL_AND_OBSERVE),
+        ("other", CALL_AND_OBSERVE),
+        ("admin", &["--role", "admin"]),
+    ]);
+    let mut taken = acquire("k");
+    taken["call"]["arguments"]["owner"] = "the-token".into();
+    assert_eq!(ask(&guarded, 0, &taken)["result"]["owner"], "the-token");
+    let status = lock("status", json!({"key": "lock:k"}));
+    let list = lock("list", json!({}));
+    for (key, sees) in [(0, "the-token"), (1, "hmac:"), (2, "the-token")] {
+        let shown = ask(&guarded, key, &status)["result"].take();
+        let listed = ask(&guarded, key, &list)["result"]["locks"][0].take();
+        for lock in [&shown, &listed] {
+            let owner = lock["owner"].as_str().unwrap();
+            assert!(owner.starts_with(sees), "{owner}");
+            assert!(owner.len() < 24, "{owner}");
+            assert_eq!(lock["caller"], "taker");
+        }
+        assert_eq!(shown["owner"], listed["owner"]);
+    }
+    let hidden = ask(&guarded, 1, &status)["result"]["owner"].take();
+    let with_hash = json!({"key": "lock:k", "owner": hidden});
+    let answer = ask(&guarded, 1, &lock("release", with_hash));
+    assert_eq!(code(&answer), Some("LOCK_OWNERSHIP_MISMATCH"));
+}
+
+/// The owner `worker-1` as a caller sees it who may not know it, on a server with these arguments.
+fn masked_owner(guarded: &Guarded) -> String {
+    let mut taken = acquire("k");
+    taken["call"]["arguments"]["owner"] = "worker-1".into();
+    ask(guarded, 0, &taken);
+    let shown = ask(guarded, 1, &lock("status", json!({"key": "lock:k"})));
+    shown["result"]["owner"].as_str().unwrap().to_owned()
+}
+
+/// With a hash that anybody can compute, the tokens that people choose are found by trying.
+#[test]
+fn a_masked_owner_says_nothing_to_those_who_guess() {
+    let keys: [(&str, &[&str]); 2] = [("taker", CALL_AND_OBSERVE), ("other", CALL_AND_OBSERVE)];
+    let servers = [Guarded::start(&keys), Guarded::start(&keys)];
+    let [one, other] = [masked_owner(&servers[0]), masked_owner(&servers[1])];
+    assert_eq!(
+        one,
+        masked_owner(&servers[0]),
+        "the same owner looks the same"
+    );
+    assert_ne!(one, other, "another store has another secret");
+    let hash = one.strip_prefix("hmac:").unwrap();
+    assert!(hash.len() * 6 >= 96, "{hash}");
+}
+
+#[test]
+fn the_token_proves_whose_lock_it_is_whatever_the_key() {
+    let guarded = Guarded::start(&[
+        ("taker", &["--role", "call"]),
+        ("other", &["--role", "call"]),
+        ("admin", &["--role", "admin"]),
+    ]);
+    let ttl = json!({"value": 1, "unit": "minute"});
+    let mut taken = acquire("k");
+    taken["call"]["arguments"]["owner"] = "token".into();
+    let release = |owner: &str| lock("release", json!({"key": "lock:k", "owner": owner}));
+    let extend = |owner: &str| {
+        lock(
+            "extend",
+            json!({"key": "lock:k", "owner": owner, "ttl": ttl}),
+        )
+    };
+    for key in [0, 1, 2] {
+        assert_eq!(code(&ask(&guarded, 0, &taken)), None);
+        for request in [release("guess"), extend("guess")] {
+            let answer = ask(&guarded, key, &request);
+            assert_eq!(code(&answer), Some("LOCK_OWNERSHIP_MISMATCH"), "{key}");
+        }
+        assert_eq!(code(&ask(&guarded, key, &extend("token"))), None);
+        assert_eq!(code(&ask(&guarded, key, &release("token"))), None);
+        let again = ask(&guarded, key, &release("token"));
+        assert_eq!(code(&again), Some("LOCK_ALREADY_RELEASED"));
+    }
+    assert_eq!(code(&ask(&guarded, 0, &taken)), None);
+    let force = lock("force-release", json!({"key": "lock:k"}));
+    assert_eq!(code(&ask(&guarded, 0, &force)), Some("FORBIDDEN"));
+    assert_eq!(ask(&guarded, 2, &force)["result"]["forced"], true);
+}

@@ -1,0 +1,291 @@
+//! Which role may do what, over every way to the server.
+
+use forrst_testkit::request;
+use serde_json::{Value, json};
+
+use crate::access::client::{Way, acquire, code, lock, open, post, socket_ask};
+use crate::access::keys::Guarded;
+
+/// Every kind of function, and whether `call`, `observe` and `admin` may call it.
+fn matrix() -> Vec<(Value, [bool; 3])> {
+    let key = || json!({"key": "lock:free"});
+    let ttl = json!({"value": 1, "unit": "minute"});
+    let core = |name: &str| request(&format!("urn:cline:forrst:fn:{name}"), json!({}));
+    vec![
+        (core("ping"), [true, true, true]),
+        (core("health"), [true, true, true]),
+        (core("capabilities"), [true, true, true]),
+        (core("describe"), [true, true, true]),
+        (request("demo.echo", json!({})), [true, false, false]),
+        (request("no.such", json!({})), [true, false, false]),
+        (acquire("taken"), [true, false, false]),
+        (
+            lock("release", json!({"key": "lock:free", "owner": "o"})),
+            [true, false, true],
+        ),
+        (
+            lock(
+                "extend",
+                json!({"key": "lock:free", "owner": "o", "ttl": ttl}),
+            ),
+            [true, false, true],
+        ),
+        (lock("status", key()), [false, true, true]),
+        (lock("list", json!({})), [false, true, true]),
+        (lock("waiters", key()), [false, true, true]),
+        (lock("activity", json!({})), [false, true, true]),
+        (lock("force-release", key()), [false, false, true]),
+    ]
+}
+
+#[test]
+fn each_role_may_do_what_it_is_for_and_nothing_else() {
+    let guarded = Guarded::start(&[
+        ("caller", &["--role", "call"]),
+        ("observer", &["--role", "observe"]),
+        ("admin", &["--role", "admin"]),
+    ]);
+    for way in Way::ALL {
+        for (request, expected) in matrix() {
+            for (key, is_allowed) in guarded.keys.iter().zip(expected) {
+                let answer = way.ask(&guarded.address(), Some(key), &request);
+                let is_forbidden = code(&answer) == Some("FORBIDDEN");
+                assert_eq!(!is_forbidden, is_allowed, "{way:?} {request}\n{answer:#}");
+                assert_ne!(code(&answer), Some("UNAUTHORIZED"), "{request}");
+                assert_eq!(answer["id"], "req_1");
+            }
+            let unknown = format!("forrst_{}", "0".repeat(64));
+            for key in [None, Some(unknown.as_str()), Some("")] {
+                let answer = way.ask(&guarded.address(), key, &request);
+                let codes = answer["errors"].as_array().expect("errors").len();
+                assert_eq!(codes, 1);
+                assert_eq!(code(&answer), Some("UNAUTHORIZED"), "{way:?} {request}");
+                assert_eq!(answer["result"], Value::Null);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_may_have_several_roles() {
+    let guarded = Guarded::start(&[("both", &["--role", "call", "--role", "observe"])]);
+    for (request, [call, observe, _]) in matrix() {
+        let answer = Way::Http.ask(&guarded.address(), Some(&guarded.keys[0]), &request);
+        let is_forbidden = code(&answer) == Some("FORBIDDEN");
+        assert_eq!(!is_forbidden, call || observe, "{request}");
+    }
+}
+
+#[test]
+fn a_version_that_is_not_there_is_told_to_those_who_may_call_the_others() {
+    let guarded = Guarded::start(&[("observer", &["--role", "observe"])]);
+    for (function, expected) in [
+        ("urn:cline:forrst:fn:ping", "VERSION_NOT_FOUND"),
+        ("demo.echo", "FORBIDDEN"),
+    ] {
+        let mut request = request(function, json!({}));
+        request["call"]["version"] = "9.9.9".into();
+        let answer = Way::Http.ask(&guarded.address(), Some(&guarded.keys[0]), &request);
+        assert_eq!(code(&answer), Some(expected));
+    }
+}
+
+#[test]
+fn functions_can_be_confined_by_patterns() {
+    let billing: &[&str] = &[
+        "--role",
+        "call",
+        "--functions",
+        "billing.*",
+        "--functions",
+        "demo.echo",
+    ];
+    let guarded = Guarded::start(&[("billing", billing)]);
+    for (function, expected) in [
+        ("billing.generateReport", Some("INVALID_ARGUMENTS")),
+        ("billing.nothing", Some("FUNCTION_NOT_FOUND")),
+        ("demo.echo", None),
+        ("demo.sleep", Some("FORBIDDEN")),
+        ("demo.echoes", Some("FORBIDDEN")),
+        ("payments.charge", Some("FORBIDDEN")),
+        // Whether it is there is nobody's business who may not call it.
+        ("payments.nothing", Some("FORBIDDEN")),
+        ("urn:cline:forrst:fn:ping", None),
+    ] {
+        for way in Way::ALL {
+            let request = request(function, json!({}));
+            let answer = way.ask(&guarded.address(), Some(&guarded.keys[0]), &request);
+            assert_eq!(code(&answer), expected, "{way:?} {function}");
+        }
+    }
+}
+
+#[test]
+fn statuses_and_headers_are_those_of_the_contract() {
+    let guarded = Guarded::start(&[("observer", &["--role", "observe"])]);
+    let address = guarded.address();
+    let echo = request("demo.echo", json!({}));
+    let stranger = post(&address, "/forrst", &[], &echo);
+    assert_eq!(
+        (stranger.status, stranger.code()),
+        (401, Some("UNAUTHORIZED"))
+    );
+    assert!(
+        stranger.head.contains("www-authenticate: bearer"),
+        "{stranger:?}"
+    );
+    assert!(
+        stranger.head.contains("x-forrst-request-id: req_1"),
+        "{stranger:?}"
+    );
+    let key = format!("x-api-key: {}", guarded.keys[0]);
+    let forbidden = post(&address, "/forrst", &[&key], &echo);
+    assert_eq!(
+        (forbidden.status, forbidden.code()),
+        (403, Some("FORBIDDEN"))
+    );
+    assert!(
+        !forbidden.head.contains("www-authenticate"),
+        "{forbidden:?}"
+    );
+    let frame = json!({"jsonrpc": "2.0", "id": 7, "method": "forrst.call", "params": echo});
+    let stranger = post(&address, "/rpc", &[], &frame);
+    assert_eq!(stranger.status, 401);
+    assert!(
+        stranger.head.contains("www-authenticate: bearer"),
+        "{stranger:?}"
+    );
+    assert_eq!(stranger.body["id"], 7);
+    assert_eq!(code(&stranger.body["result"]), Some("UNAUTHORIZED"));
+    let forbidden = post(&address, "/rpc", &[&key], &frame);
+    assert_eq!(forbidden.status, 200);
+    assert_eq!(code(&forbidden.body["result"]), Some("FORBIDDEN"));
+    let refused = open(&address, None).expect_err("no key");
+    assert_eq!(
+        (refused.status, refused.code()),
+        (401, Some("UNAUTHORIZED"))
+    );
+    assert!(
+        refused.head.contains("www-authenticate: bearer"),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn a_broken_request_of_a_stranger_is_unauthorized_and_no_more() {
+    let guarded = Guarded::start(&[("caller", &["--role", "call"])]);
+    for (body, id) in [
+        (json!({"id": "mine"}), json!("mine")),
+        (json!([]), Value::Null),
+        (json!({"id": 5}), Value::Null),
+    ] {
+        let reply = post(&guarded.address(), "/forrst", &[], &body);
+        assert_eq!((reply.status, reply.code()), (401, Some("UNAUTHORIZED")));
+        assert_eq!(reply.body["errors"].as_array().map(Vec::len), Some(1));
+        assert_eq!(reply.body["id"], id);
+    }
+}
+
+#[test]
+fn a_key_can_be_sent_in_two_headers_but_two_keys_cannot() {
+    let guarded = Guarded::start(&[("one", &["--role", "call"]), ("two", &["--role", "call"])]);
+    let (one, two) = (&guarded.keys[0], &guarded.keys[1]);
+    let echo = request("demo.echo", json!({}));
+    for (headers, status) in [
+        (vec![format!("Authorization: Bearer {one}")], 200),
+        (vec![format!("authorization: bearer   {one}  ")], 200),
+        (vec![format!("X-API-Key: {one}")], 200),
+        (
+            vec![
+                format!("authorization: Bearer {one}"),
+                format!("x-api-key: {one}"),
+            ],
+            200,
+        ),
+        (
+            vec![
+                format!("authorization: Bearer {one}"),
+                format!("x-api-key: {two}"),
+            ],
+            401,
+        ),
+        (
+            vec![format!("x-api-key: {one}"), format!("x-api-key: {two}")],
+            401,
+        ),
+        (vec![format!("x-api-key: {one},{two}")], 401),
+        (vec![format!("authorization: Basic {one}")], 401),
+        (vec![format!("authorization: {one}")], 401),
+        (
+            vec![format!("authorization: Bearer {}", one.to_uppercase())],
+            401,
+        ),
+        (vec![format!("authorization: Bearer {}", &one[..70])], 401),
+        (vec![format!("authorization: Bearer {one}0")], 401),
+        (vec!["authorization: Bearer".to_owned()], 401),
+        (
+            vec!["authorization:".to_owned(), format!("x-api-key: {one}")],
+            401,
+        ),
+        (vec![format!("cookie: x-api-key={one}")], 401),
+    ] {
+        let shown: Vec<&str> = headers.iter().map(String::as_str).collect();
+        let reply = post(&guarded.address(), "/forrst", &shown, &echo);
+        assert_eq!(reply.status, status, "{headers:?}");
+    }
+}
+
+#[test]
+fn each_entry_of_a_batch_is_judged_by_itself() {
+    let guarded = Guarded::start(&[("observer", &["--role", "observe"])]);
+    let entry = |id: u32, request: Value| json!({"jsonrpc": "2.0", "id": id, "method": "forrst.call", "params": request});
+    let batch = json!([
+        entry(1, request("demo.echo", json!({}))),
+        entry(2, lock("list", json!({}))),
+        {"jsonrpc": "2.0", "id": 3, "method": "rpc.discover"},
+    ]);
+    let key = format!("x-api-key: {}", guarded.keys[0]);
+    let reply = post(&guarded.address(), "/rpc", &[&key], &batch);
+    assert_eq!(code(&reply.body[0]["result"]), Some("FORBIDDEN"));
+    assert_eq!(code(&reply.body[1]["result"]), None);
+    assert_eq!(reply.body[2]["result"]["openrpc"], "1.3.2");
+    let reply = post(&guarded.address(), "/rpc", &[], &batch);
+    assert_eq!(reply.status, 401);
+    assert_eq!(code(&reply.body[0]["result"]), Some("UNAUTHORIZED"));
+    assert_eq!(code(&reply.body[1]["result"]), Some("UNAUTHORIZED"));
+    assert_eq!(reply.body[2]["error"]["data"]["code"], "UNAUTHORIZED");
+}
+
+#[test]
+fn a_websocket_is_whose_key_opened_it() {
+    let guarded = Guarded::start(&[("observer", &["--role", "observe"])]);
+    let mut socket = open(&guarded.address(), Some(&guarded.keys[0])).unwrap();
+    for (request, expected) in [
+        (lock("list", json!({})), None),
+        (request("demo.echo", json!({})), Some("FORBIDDEN")),
+        (lock("list", json!({})), None),
+    ] {
+        let frame = json!({"jsonrpc": "2.0", "id": 1, "method": "forrst.call", "params": request});
+        let answer = socket_ask(&mut socket, &frame);
+        assert_eq!(code(&answer["result"]), expected);
+    }
+}
+
+#[test]
+fn probes_need_no_key_and_logs_have_none() {
+    let guarded = Guarded::start(&[("caller", &["--role", "call"])]);
+    let address = guarded.address();
+    for path in ["/health", "/ready"] {
+        let text = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        let reply =
+            crate::access::client::exchange(crate::access::client::connect(&address), &text);
+        assert_eq!(reply.status, 200, "{path}");
+    }
+    let wrong = "forrst_this_is_somebody_elses";
+    for key in [guarded.keys[0].as_str(), wrong] {
+        Way::Http.ask(&address, Some(key), &lock("list", json!({})));
+        let errors = guarded.running.errors();
+        assert!(!errors.contains(key), "{errors}");
+    }
+    assert!(!guarded.running.output().contains(&guarded.keys[0]));
+}

@@ -1,0 +1,17 @@
+//! The commands of `forrst` besides `serve`: the real binary, against a real server.
+
+mod bench;
+mod call;
+mod conformance;
+mod fake_server;
+mod force_release;
+mod forrst;
+mod help;
+mod list;
+mod lock;
+mod pages;
+mod readme;
+mod run;
+mod server;
+mod shown;
+mod terminal;

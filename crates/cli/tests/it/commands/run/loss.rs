@@ -1,0 +1,212 @@
+//! A lock that is lost, or nearly.
+
+use std::io::Read;
+
+use forrst_testkit::{PATIENCE, until};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::job::{Job, PATIENT, STUBBORN, status, take_over};
+use super::process::{is_alive, until_dead};
+use crate::commands::forrst::Forrst;
+use crate::commands::server::Server;
+
+/// Checks that nobody was alive when somebody else got the lock.
+#[track_caller]
+fn check_dead_before_the_next(job: &Job, server: &Server, processes: &[i32]) {
+    let granted_at = take_over(server);
+    for pid in processes {
+        assert!(
+            !is_alive(*pid),
+            "{pid} lives while somebody else holds the lock"
+        );
+    }
+    let last_beat = job.last_beat();
+    assert!(
+        last_beat < granted_at,
+        "alive at {last_beat}, granted to another at {granted_at}"
+    );
+}
+
+#[test]
+fn a_server_that_comes_back_in_time_is_not_noticed() {
+    let mut server = Server::durable();
+    let job = Job::start(&server, &["--ttl", "20s"], PATIENT);
+    let child = job.pid("pid");
+    server.kill();
+    server.restart();
+    let before = status(&server);
+    assert_eq!(before["locked"], true, "the lease survives the server");
+    until("it is renewed again", || {
+        let now = status(&server);
+        now["expires_at"].as_str() > before["expires_at"].as_str()
+    });
+    assert!(is_alive(child));
+    assert_eq!(job.file("signals"), "", "nobody has bothered it");
+    job.tell("stop");
+    let ended = job.wait().check(3);
+    assert_eq!(ended.errors, "");
+    assert_eq!(status(&server)["locked"], false);
+}
+
+#[test]
+fn a_server_that_stays_away_ends_the_command_before_its_lease() {
+    let mut server = Server::durable();
+    let job = Job::start(&server, &["--ttl", "4s"], STUBBORN);
+    let child = job.pid("pid");
+    // Nobody can renew it any more, and somebody else waits for it.
+    server.restart_elsewhere();
+    check_dead_before_the_next(&job, &server, &[child]);
+    assert_eq!(
+        job.file("signals"),
+        "TERM\n",
+        "it was asked first, and once"
+    );
+    job.wait().check(76).complains(&["lost", "renewed in time"]);
+}
+
+#[test]
+fn what_the_command_has_started_ends_with_it() {
+    let mut server = Server::durable();
+    let script = "(trap '' TERM; echo $BASHPID > grandchild
+            while :; do echo ${EPOCHREALTIME/[.,]/} >> beats; sleep 0.02; done) &
+        echo $$ > pid; wait; while :; do sleep 1; done";
+    let job = Job::start(&server, &["--ttl", "4s"], script);
+    let processes = [job.pid("pid"), job.pid("grandchild")];
+    server.restart_elsewhere();
+    check_dead_before_the_next(&job, &server, &processes);
+    job.wait().check(76);
+}
+
+/// `timeout` makes a process group of its own, `setsid` a session, and a nested `forrst run` several.
+#[test]
+fn what_has_a_group_of_its_own_ends_with_it_too() {
+    let mut server = Server::durable();
+    let forrst = env!("CARGO_BIN_EXE_forrst");
+    let script = format!(
+        "export FORRST_URL={url}
+        alive() {{ trap '' TERM; echo $BASHPID > $1
+            while :; do echo ${{EPOCHREALTIME/[.,]/}} >> beats; sleep 0.02; done; }}
+        export -f alive
+        setsid bash -c 'alive detached' &
+        timeout 1000 bash -c 'alive timed' &
+        {forrst} run --key other --ttl 1h -- bash -c 'alive nested' &
+        (setsid bash -c 'alive orphan' &)
+        echo $$ > pid; wait",
+        url = server.url()
+    );
+    let job = Job::start(&server, &["--ttl", "6s"], &script);
+    let processes = ["pid", "detached", "timed", "nested", "orphan"].map(|name| job.pid(name));
+    server.restart_elsewhere();
+    check_dead_before_the_next(&job, &server, &processes);
+    job.wait().check(76);
+}
+
+/// The old lease has ended, and its holder is about to learn of it.
+#[test]
+fn a_lock_that_was_taken_away_ends_the_command_at_once() {
+    let server = Server::start();
+    let force = || {
+        Forrst::new(&server, &["lock", "force-release", "k", "--yes"])
+            .run()
+            .check(0)
+    };
+    let gentle = Job::start(&server, &["--ttl", "3s"], PATIENT);
+    gentle.pid("pid");
+    force();
+    let (ended, folder) = gentle.wait_and_keep();
+    ended.check(76).complains(&["lost"]);
+    let signals = std::fs::read_to_string(folder.path().join("signals")).unwrap();
+    assert_eq!(signals, "TERM\n");
+
+    let stubborn = Job::start(&server, &["--ttl", "3s", "--grace", "500ms"], STUBBORN);
+    let child = stubborn.pid("pid");
+    force();
+    until_dead(child);
+    stubborn.wait().check(76);
+}
+
+#[test]
+fn kill_does_not_ask_first() {
+    let server = Server::start();
+    let job = Job::start(&server, &["--ttl", "3s", "--on-lost", "kill"], STUBBORN);
+    let child = job.pid("pid");
+    Forrst::new(&server, &["lock", "force-release", "k", "--yes"])
+        .run()
+        .check(0);
+    until_dead(child);
+    assert_eq!(job.file("signals"), "");
+    job.wait().check(76);
+}
+
+#[test]
+fn ignore_lets_it_run_on() {
+    let server = Server::start();
+    let job = Job::start(&server, &["--ttl", "1s", "--on-lost", "ignore"], PATIENT);
+    let child = job.pid("pid");
+    Forrst::new(&server, &["lock", "force-release", "k", "--yes"])
+        .run()
+        .check(0);
+    // Somebody else has it for longer than the ttl would have been.
+    let take = ["lock", "acquire", "k", "--ttl", "2s", "--owner", "other"];
+    Forrst::new(&server, &take).run().check(0);
+    until("that one has expired, too", || {
+        status(&server)["locked"] == false
+    });
+    assert!(is_alive(child));
+    assert_eq!(job.file("signals"), "");
+    job.tell("stop");
+    job.wait().check(3).complains(&["warning", "lost"]);
+}
+
+/// A program that has become another user, as by `sudo`, cannot be signalled by the one who started it.
+#[test]
+fn a_command_that_may_not_be_killed_is_reported() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can make a program that becomes another user");
+        return;
+    }
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let become_root = folder.path().join("become-root");
+    // `install` and `setpriv` are on every Linux with util-linux.
+    let script = format!(
+        "chmod 755 {folder} && install -m 4755 $(command -v setpriv) {program} &&
+         install -m 755 {forrst} {folder}/forrst && install -d -m 777 {folder}/work",
+        folder = folder.path().display(),
+        program = become_root.display(),
+        forrst = env!("CARGO_BIN_EXE_forrst"),
+    );
+    let made = std::process::Command::new("bash")
+        .args(["-c", &script])
+        .status();
+    assert!(made.unwrap().success());
+    let command = "echo $$ > pid; until [ -e stop ]; do sleep 0.02; done; exit 3";
+    let mut running = std::process::Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+        .arg(folder.path().join("forrst"))
+        .args(["run", "--key", "k", "--ttl", "1h", "--"])
+        .arg(&become_root)
+        .args(["--reuid", "0", "bash", "-c", command])
+        .current_dir(folder.path().join("work"))
+        .env("FORRST_URL", server.url())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = folder.path().join("work/pid");
+    until("it has begun", || pid.exists());
+    kill_process(Pid::from_child(&running), Signal::TERM).unwrap();
+    let mut stderr = running.stderr.take().unwrap();
+    let (says, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 1024];
+        while let Ok(count @ 1..) = stderr.read(&mut buffer) {
+            let _ = says.send(String::from_utf8_lossy(&buffer[..count]).into_owned());
+        }
+    });
+    let said = said.recv_timeout(PATIENCE / 6);
+    std::fs::write(folder.path().join("work/stop"), "").unwrap();
+    running.wait().unwrap();
+    let said = said.expect("something on stderr");
+    assert!(said.contains("may not signal"), "{said}");
+    assert!(said.contains("another user"), "{said}");
+}

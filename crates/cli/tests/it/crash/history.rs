@@ -1,0 +1,308 @@
+//! All that callers have asked and heard, and whether one store that keeps its word can have said it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use crate::crash::lease::Lease;
+use crate::crash::operation::{Ask, Operation, Outcome};
+use forrst_testkit::{Lock, Shown};
+
+pub(crate) struct History {
+    pub(crate) locks: Vec<Lock>,
+    began: Instant,
+    /// By lock, in the order in which they were sent.
+    operations: Vec<Vec<Operation>>,
+    /// How often a server was started.
+    pub(crate) starts: usize,
+    /// Which of these starts was used last: all that is unanswered from before it is long decided.
+    loaded: usize,
+    /// Which lock each fence was given for.
+    fences: HashMap<u64, usize>,
+    /// The highest fence that was known when the server was started last.
+    highest_before: u64,
+    pub(crate) acknowledged: usize,
+    /// Leases whose grant nobody was told, and which were there after the crash.
+    pub(crate) adopted: usize,
+}
+
+type Checked<T = ()> = Result<T, String>;
+
+impl History {
+    pub(crate) fn new(locks: Vec<Lock>) -> Self {
+        Self {
+            operations: vec![Vec::new(); locks.len()],
+            locks,
+            began: Instant::now(),
+            starts: 0,
+            loaded: 0,
+            fences: HashMap::new(),
+            highest_before: 0,
+            acknowledged: 0,
+            adopted: 0,
+        }
+    }
+
+    /// Adds what callers have done.
+    pub(crate) fn add(&mut self, operations: Vec<Operation>) -> Checked {
+        self.loaded = self.starts;
+        for operation in operations {
+            let lock = operation.lock;
+            if !operation.is_unanswered() {
+                self.acknowledged += 1;
+            }
+            let granted = match &operation.outcome {
+                Outcome::Granted(shown) => Some(shown.fence),
+                _ => None,
+            };
+            self.operations[lock].push(operation);
+            if let Some(fence) = granted {
+                self.note_fence(lock, fence)?;
+            }
+        }
+        for operations in &mut self.operations {
+            operations.sort_by_key(|operation| operation.span.from);
+        }
+        Ok(())
+    }
+
+    /// A fence is of one lock. That the same one is only shown for the same lease is checked with the leases.
+    fn note_fence(&mut self, lock: usize, fence: u64) -> Checked {
+        let (is_new, first) = match self.fences.get(&fence) {
+            Some(first) => (false, *first),
+            None => (true, lock),
+        };
+        self.fences.insert(fence, first);
+        if first != lock {
+            let other = self.locks[first].full_key();
+            return Err(self.wrong(lock, &format!("fence {fence} was given for {other}, too")));
+        }
+        if is_new && fence <= self.highest_before {
+            let before = self.highest_before;
+            let what =
+                format!("fence {fence} is not above {before}, which was there before the crash");
+            return Err(self.wrong(lock, &what));
+        }
+        Ok(())
+    }
+
+    /// All that is left of the crash has been seen: from now on fences are above all that are known.
+    pub(crate) fn go_on(&mut self) {
+        let highest = self.fences.keys().max().copied();
+        self.highest_before = highest.unwrap_or_default();
+    }
+
+    /// Adds what a status has shown, after a crash.
+    ///
+    /// Returns the request whose answer got lost in the crash and that has brought the lease, if that is how it was.
+    pub(crate) fn observe(&mut self, status: Operation) -> Checked<Option<Operation>> {
+        let lock = status.lock;
+        let mut adopted = None;
+        if let Outcome::Held { shown, acquired_at } = &status.outcome
+            && !self.fences.contains_key(&shown.fence)
+        {
+            adopted = Some(self.adopt(lock, shown.clone(), *acquired_at)?);
+        }
+        self.operations[lock].push(status);
+        self.check(lock)?;
+        Ok(adopted)
+    }
+
+    /// A lease that nobody was told about: somebody must have asked for it just before the last crash.
+    fn adopt(&mut self, lock: usize, shown: Shown, acquired_at: u64) -> Checked<Operation> {
+        let lasts = Duration::from_millis(shown.expires_at - acquired_at);
+        let loaded = self.loaded;
+        let asked = self.operations[lock].iter_mut().rfind(|operation| {
+            operation.is_unanswered()
+                && operation.start == loaded
+                && operation.owner == shown.owner
+                && operation.ttl() == Some(lasts)
+        });
+        let Some(asked) = asked else {
+            let what = format!("nobody asked for {shown:?}, for {lasts:?}");
+            return Err(self.wrong(lock, &what));
+        };
+        if let Ask::Call { ttl } = asked.ask {
+            asked.ask = Ask::Hold { ttl };
+        }
+        let fence = shown.fence;
+        asked.outcome = Outcome::Granted(shown);
+        let asked = asked.clone();
+        self.adopted += 1;
+        self.note_fence(lock, fence)?;
+        Ok(asked)
+    }
+
+    /// Whether all that is known about a lock can be true at once.
+    fn check(&self, lock: usize) -> Checked {
+        let leases = self.leases(lock);
+        let leases = leases.map_err(|what| self.wrong(lock, &what))?;
+        let mut earlier: Option<(Instant, Instant)> = None;
+        for lease in &leases {
+            let (fence, ends, slack) = (lease.shown.fence, lease.ends(), self.slack(lease));
+            let granted = lease.granted;
+            let what = match (lease.found_gone, earlier) {
+                (Some(by), _) if by + slack < ends.from => "was lost before its end",
+                _ if lease.seen > ends.to + slack => "was there after its end",
+                (_, Some((_, sent))) if granted.to < sent => {
+                    "was granted before one with a lower fence was asked for"
+                }
+                (_, Some((end, _))) if granted.to + slack < end => {
+                    "was granted while the one before it was live"
+                }
+                _ => {
+                    let (end, sent) = earlier.unwrap_or((ends.from, granted.from));
+                    earlier = Some((end.max(ends.from), sent.max(granted.from)));
+                    continue;
+                }
+            };
+            let what = format!("the lease with fence {fence} {what}");
+            return Err(self.wrong(lock, &what));
+        }
+        Ok(())
+    }
+
+    /// All known leases of a lock by their fences.
+    pub(crate) fn leases(&self, lock: usize) -> Checked<Vec<Lease>> {
+        let mut leases: BTreeMap<u64, Lease> = BTreeMap::new();
+        for operation in &self.operations[lock] {
+            self.apply(operation, &mut leases)?;
+        }
+        let mut leases: Vec<Lease> = leases.into_values().collect();
+        for operation in &self.operations[lock] {
+            leases
+                .iter_mut()
+                .for_each(|lease| end_or_not(lease, operation));
+        }
+        Ok(leases)
+    }
+
+    /// Grants, extends, and looks at what is there.
+    fn apply(&self, operation: &Operation, leases: &mut BTreeMap<u64, Lease>) -> Checked {
+        let Operation { span, start, .. } = *operation;
+        let known = "only leases that were granted are released or extended";
+        match (&operation.ask, &operation.outcome) {
+            (_, Outcome::Granted(shown)) => {
+                if let Some(lease) = leases.get_mut(&shown.fence) {
+                    let slack = self.slack(lease);
+                    lease.see(span.from);
+                    return lease.is_shown(shown, None, slack);
+                }
+                if shown.owner != operation.owner {
+                    return Err(format!("{} was given {shown:?}", operation.owner));
+                }
+                let ttl = operation.ttl().expect("only those who ask get it");
+                let lease = Lease::granted(shown.clone(), start, ttl, span);
+                leases.insert(shown.fence, lease);
+            }
+            (Ask::Extend { fence, ttl }, outcome) => {
+                let lease = leases.get_mut(fence).expect(known);
+                let slack = self.slack(lease);
+                match outcome {
+                    Outcome::Extended { expires_at } => {
+                        lease.see(span.from);
+                        lease.extended(*expires_at, *ttl, span, slack)?;
+                    }
+                    Outcome::Unanswered => lease.may_be_extended(*ttl, span),
+                    _ => {}
+                }
+            }
+            (Ask::Release { fence }, Outcome::Released) => {
+                leases.get_mut(fence).expect(known).see(span.from);
+            }
+            (_, Outcome::Held { shown, acquired_at }) => {
+                let lease = leases.get_mut(&shown.fence).expect(known);
+                let slack = self.slack(lease);
+                lease.see(span.from);
+                lease.is_shown(shown, Some(*acquired_at), slack)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The store counts whole milliseconds, and rounds them again at each start.
+    pub(crate) fn slack(&self, lease: &Lease) -> Duration {
+        let starts = u32::try_from(self.starts - lease.start).unwrap();
+        Duration::from_millis(2) * (1 + starts)
+    }
+
+    /// The release of the last lease of a lock, if nothing can have happened since that nobody was told.
+    pub(crate) fn last_release(&self, lock: usize) -> Option<(&Operation, u64)> {
+        let last = self.leases(lock).ok()?.pop()?;
+        let fence = last.shown.fence;
+        let operations = &self.operations[lock];
+        let is_known =
+            |operation: &Operation| !operation.is_unanswered() || operation.start < last.start;
+        let release = operations.iter().find(|operation| {
+            operation.ask == Ask::Release { fence } && operation.outcome == Outcome::Released
+        })?;
+        operations.iter().all(is_known).then_some((release, fence))
+    }
+
+    /// Says what is wrong, with all that is known about the lock.
+    fn wrong(&self, lock: usize, what: &str) -> String {
+        let name = self.locks[lock].full_key();
+        let mut text = format!("{name}: {what}\n");
+        let time = |at: Instant| at.saturating_duration_since(self.began).as_secs_f64();
+        for operation in &self.operations[lock] {
+            let Operation { start, caller, .. } = operation;
+            let (from, to) = (time(operation.span.from), time(operation.span.to));
+            let _ = writeln!(
+                text,
+                "  start {start} caller {caller:2} {from:9.4}-{to:9.4} {:12} {:?} -> {:?}",
+                operation.owner, operation.ask, operation.outcome
+            );
+        }
+        text
+    }
+}
+
+/// Whether an operation has ended a lease, may have, or found that it was gone.
+fn end_or_not(lease: &mut Lease, operation: &Operation) {
+    let span = operation.span;
+    let is_before = lease.granted.to <= span.from;
+    match (&operation.ask, &operation.outcome) {
+        // The lock was given back before the answer.
+        (Ask::Call { .. }, Outcome::Granted(shown)) if shown.fence == lease.shown.fence => {
+            lease.may_be_closed(span);
+            lease.is_closed_by(span.to);
+        }
+        (Ask::Release { fence } | Ask::Extend { fence, .. }, Outcome::Gone { .. })
+            if *fence == lease.shown.fence =>
+        {
+            lease.is_found_gone(span.to);
+        }
+        // Who repeats the attempt that holds the lock gets it again.
+        (
+            Ask::Acquire {
+                attempt: Some(_), ..
+            },
+            Outcome::Refused,
+        ) if is_before && operation.owner == lease.shown.owner => {
+            lease.is_found_gone(span.to);
+        }
+        (Ask::Release { fence }, Outcome::Released) if *fence == lease.shown.fence => {
+            lease.may_be_closed(span);
+            lease.is_closed_by(span.to);
+        }
+        (Ask::Release { fence }, Outcome::Unanswered) if *fence == lease.shown.fence => {
+            lease.may_be_closed(span);
+        }
+        (Ask::ForceRelease, Outcome::Released | Outcome::Unanswered)
+            if lease.granted.from <= span.to =>
+        {
+            lease.may_be_closed(span);
+            if is_before && operation.outcome == Outcome::Released {
+                lease.is_closed_by(span.to);
+            }
+        }
+        (Ask::ForceRelease, Outcome::Gone { .. }) | (_, Outcome::Free) if is_before => {
+            lease.is_found_gone(span.to);
+        }
+        (_, Outcome::Held { shown, .. }) if shown.fence > lease.shown.fence => {
+            lease.is_closed_by(span.to);
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,10 @@
+//! The binary, run as its users run it.
+
+mod access;
+mod commands;
+mod crash;
+mod dependencies;
+mod observe;
+mod redis;
+mod serve;
+mod vectors;

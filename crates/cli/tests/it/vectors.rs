@@ -1,0 +1,73 @@
+//! All vectors against the real server, `forrst serve --demo`, over each transport and on each store.
+
+use forrst_conformance::{Options, Transport, run_in_turn};
+use forrst_testkit::{Node, Serve, SharedRedis};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_http() {
+    check(Transport::Http, "memory:").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_http_on_the_embedded_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}", folder.path().display());
+    check(Transport::Http, &store).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_json_rpc() {
+    check(Transport::Rpc, "memory:").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_a_websocket() {
+    check(Transport::Ws, "memory:").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_http_by_two_nodes_on_one_redis() {
+    check_in_turn(Transport::Http).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_a_websocket_by_two_nodes_on_one_redis() {
+    check_in_turn(Transport::Ws).await;
+}
+
+async fn check(transport: Transport, store: &str) {
+    check_all(&[serve(store).node()], transport).await;
+}
+
+async fn check_in_turn(transport: Transport) {
+    let redis = SharedRedis::join();
+    let node = || {
+        serve(&redis.url())
+            .argument("--redis-prefix")
+            .argument(redis.prefix())
+    };
+    let nodes = [node().node(), node().node()];
+    check_all(&nodes, transport).await;
+}
+
+async fn check_all(nodes: &[Node], transport: Transport) {
+    let options = Options {
+        transports: vec![transport],
+        ..Options::default()
+    };
+    let urls: Vec<String> = nodes
+        .iter()
+        .map(|node| format!("http://{}", node.address()))
+        .collect();
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let report = run_in_turn(&urls, &options).await.unwrap();
+    println!("{report}");
+    let counts = report.counts();
+    assert_eq!(counts.failed, 0, "vectors failed: their reports are above");
+    assert!(counts.passed > 0, "no vector ran");
+}
+
+/// A server on a port of its own, which ends with the test however that ends.
+fn serve(store: &str) -> Serve {
+    Serve::new(env!("CARGO_BIN_EXE_forrst"), &["--demo", "--store", store])
+}

@@ -1,0 +1,35 @@
+use serde_json::json;
+
+use crate::contract_section_1::checks::{accepted, sound};
+
+/// They are ignored, and nothing else with them.
+fn check_ignored(body: &str) {
+    let request = serde_json::to_value(accepted(body)).unwrap();
+    assert_eq!(request, sound(), "{body}");
+}
+
+#[test]
+fn are_ignored_at_the_top_level_and_in_call() {
+    let mut request = sound();
+    for parent in ["", "/call", "/protocol", "/extensions/0"] {
+        let parent = request.pointer_mut(parent).unwrap();
+        parent["x-trace"] = json!({"deep": [1, {"a": null}]});
+    }
+    check_ignored(&request.to_string());
+}
+
+#[test]
+fn are_ignored_even_when_they_stand_twice() {
+    let body = sound()
+        .to_string()
+        .replacen('{', r#"{"x":{"a":1,"a":2},"x":3,"#, 1);
+    check_ignored(&body);
+}
+
+#[test]
+fn are_ignored_even_when_they_are_no_unicode_and_no_number() {
+    let body = sound()
+        .to_string()
+        .replacen('{', r#"{"\ud800":"\udfff","y":1e999,"#, 1);
+    check_ignored(&body);
+}

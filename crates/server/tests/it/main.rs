@@ -1,0 +1,8 @@
+//! The server, in process and through its sockets.
+
+mod functions;
+mod load;
+mod observe;
+mod pipeline;
+mod transports;
+mod wire;

@@ -1,0 +1,311 @@
+//! The operators' page in a real browser: it shows what is so, keeps up by itself, and takes no text for anything else.
+
+use forrst_server::Server;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::observe::browser::Tab;
+use crate::observe::scrape::get;
+use crate::transports::host::Host;
+use crate::wire::{ask, seconds};
+
+const EVIL: &str = "<img src=x onerror=\"document.title='stolen'\">";
+
+async fn send(server: &Server, name: &str, arguments: Value) -> Value {
+    let function = format!("urn:cline:forrst:ext:atomic-lock:fn:{name}");
+    let request = ask(&function).arguments(arguments).text();
+    let answer = server.handle(request.as_bytes()).await;
+    serde_json::to_value(&answer).unwrap()
+}
+
+async fn take(host: &Host, key: &str, owner: &str, ttl: u64) {
+    let arguments = json!({"key": key, "owner": owner, "ttl": seconds(ttl)});
+    let answer = send(&host.server, "acquire", arguments).await;
+    assert_eq!(answer["errors"], Value::Null, "{answer}");
+}
+
+/// Waits in the queue of a lock until it has it.
+async fn queue_up(host: &Host, key: &str, owner: &str) -> JoinHandle<Value> {
+    let before = host.server.locks().waiting();
+    let arguments = json!({"key": key, "owner": owner, "ttl": seconds(600), "block": seconds(300)});
+    let server = host.server.clone();
+    let waiting = tokio::spawn(async move { send(&server, "acquire", arguments).await });
+    host.until_waiting(before + 1).await;
+    waiting
+}
+
+async fn open(host: &Host) -> Tab {
+    let url = format!("http://{}/", host.address);
+    Tab::open(url, 1200, 800, "light").await
+}
+
+/// The row of a lock, as an expression.
+fn row(key: &str) -> String {
+    format!("document.querySelector('tr[data-key={}]')", json!(key))
+}
+
+#[tokio::test]
+async fn the_page_shows_a_held_lock_and_who_waits_and_keeps_up_without_a_reload() {
+    let host = Host::start().await;
+    take(&host, "user:7", "worker-1", 600).await;
+    let waiting = queue_up(&host, "user:7", "worker-2").await;
+    let mut tab = open(&host).await;
+    let row = row("lock:user:7");
+    tab.until(&format!(
+        "{row}?.querySelector('.owner').textContent === 'worker-1'"
+    ))
+    .await;
+    tab.until(&format!(
+        "{row}.querySelector('.queue').innerText.includes('1 waits')"
+    ))
+    .await;
+    tab.until(&format!(
+        "/worker-2 +\\d+ s/.test({row}.querySelector('.queue').innerText)"
+    ))
+    .await;
+    tab.until("document.querySelector('#tiles strong').textContent === '1'")
+        .await;
+    tab.until("/ 2\\.50( |$)/.test(document.querySelector('#tiles .line').getAttribute('d'))")
+        .await;
+    tab.until("document.querySelector('#node').textContent === 'node-test'")
+        .await;
+    tab.until("document.querySelector('#state').textContent === 'Live'")
+        .await;
+    tab.eval("window.neverReloaded = true").await;
+
+    send(
+        &host.server,
+        "release",
+        json!({"key": "lock:user:7", "owner": "worker-1"}),
+    )
+    .await;
+    waiting.await.unwrap();
+    tab.until(&format!(
+        "{row}?.querySelector('.owner').textContent === 'worker-2'"
+    ))
+    .await;
+    tab.until(&format!("{row}.querySelector('.queue').hidden"))
+        .await;
+    send(
+        &host.server,
+        "release",
+        json!({"key": "lock:user:7", "owner": "worker-2"}),
+    )
+    .await;
+    tab.until("document.querySelector('#empty').textContent === 'No lock is held.'")
+        .await;
+    tab.until("!document.querySelector('#empty').hidden").await;
+    assert_eq!(tab.eval("window.neverReloaded").await, json!(true));
+    tab.expect_no_complaints();
+}
+
+#[tokio::test]
+async fn a_search_filters_by_key_and_owner() {
+    let host = Host::start().await;
+    take(&host, "user:7", "alice", 600).await;
+    take(&host, "user:8", "bob", 600).await;
+    take(&host, "report", "carol", 600).await;
+    let mut tab = open(&host).await;
+    let keys =
+        "[...document.querySelectorAll('#rows tr')].map((row) => row.dataset.key).sort().join()";
+    tab.until(&format!("{keys} === 'lock:report,lock:user:7,lock:user:8'"))
+        .await;
+    tab.press("/").await;
+    tab.write("USER:").await;
+    tab.until(&format!("{keys} === 'lock:user:7,lock:user:8'"))
+        .await;
+    tab.until("document.querySelector('#count').textContent === '2 of 3'")
+        .await;
+    tab.eval("document.querySelector('#search').select()").await;
+    tab.write("carol").await;
+    tab.until(&format!("{keys} === 'lock:report'")).await;
+    tab.eval("document.querySelector('#search').select()").await;
+    tab.write("nobody").await;
+    tab.until("document.querySelector('#empty').textContent === 'No held lock matches.'")
+        .await;
+    tab.expect_no_complaints();
+}
+
+#[tokio::test]
+async fn a_lock_is_released_by_force_only_after_a_confirmation() {
+    let host = Host::start().await;
+    take(&host, "user:7", "worker-1", 600).await;
+    let waiting = queue_up(&host, "user:7", "worker-2").await;
+    let mut tab = open(&host).await;
+    let row = row("lock:user:7");
+    tab.until(&format!("{row} !== null")).await;
+    let click = format!("{row}.querySelector('button').click()");
+    let dialog = "document.querySelector('#confirm')";
+
+    tab.eval(&click).await;
+    tab.until(&format!(
+        "{dialog}.open && {dialog}.innerText.includes('worker-1')"
+    ))
+    .await;
+    // The focus is on the button that does nothing: who only presses Enter has not agreed.
+    tab.press("Enter").await;
+    tab.until(&format!("!{dialog}.open")).await;
+    tab.eval(&click).await;
+    tab.press("Escape").await;
+    tab.until(&format!("!{dialog}.open")).await;
+    assert!(!waiting.is_finished());
+
+    tab.eval(&click).await;
+    tab.eval("document.querySelector('#confirm button[value=release]').click()")
+        .await;
+    tab.until(&format!(
+        "{row}?.querySelector('.owner').textContent === 'worker-2'"
+    ))
+    .await;
+    tab.until("document.querySelector('#said').textContent === 'Released lock:user:7'")
+        .await;
+    waiting.await.unwrap();
+    tab.expect_no_complaints();
+}
+
+#[tokio::test]
+async fn a_click_releases_no_successor_of_the_lease_that_was_shown() {
+    let host = Host::start().await;
+    take(&host, "user:7", "worker-1", 600).await;
+    let mut tab = open(&host).await;
+    let row = row("lock:user:7");
+    tab.until(&format!("{row} !== null")).await;
+    tab.eval(&format!("{row}.querySelector('button').click()"))
+        .await;
+    tab.until("document.querySelector('#confirm').open").await;
+
+    let key = json!({"key": "lock:user:7", "owner": "worker-1"});
+    let released = send(&host.server, "release", key).await;
+    assert_eq!(released["result"]["released"], true, "{released}");
+    take(&host, "user:7", "worker-2", 600).await;
+    tab.eval("document.querySelector('#confirm button[value=release]').click()")
+        .await;
+    tab.until("document.querySelector('#said').textContent.includes('another lease holds it now')")
+        .await;
+    let key = json!({"key": "lock:user:7"});
+    let status = send(&host.server, "status", key).await;
+    assert_eq!(status["result"]["owner"], "worker-2", "{status}");
+    tab.expect_no_complaints();
+}
+
+#[tokio::test]
+async fn a_key_that_looks_like_html_is_shown_as_text() {
+    let host = Host::start().await;
+    take(&host, EVIL, EVIL, 600).await;
+    let _waiting = queue_up(&host, EVIL, EVIL).await;
+    let mut tab = open(&host).await;
+    tab.until(&format!(
+        "document.querySelector('#rows .key')?.textContent === {}",
+        json!(EVIL)
+    ))
+    .await;
+    tab.until(&format!(
+        "document.querySelector('#rows .queue code')?.textContent === {}",
+        json!(EVIL)
+    ))
+    .await;
+    tab.eval("document.querySelector('#rows button').click()")
+        .await;
+    tab.until(&format!(
+        "document.querySelector('#confirm-key').textContent === {}",
+        json!(format!("lock:{EVIL}"))
+    ))
+    .await;
+    assert_eq!(
+        tab.eval("document.querySelectorAll('main img, dialog img').length")
+            .await,
+        json!(0)
+    );
+    assert_eq!(tab.eval("document.title").await, json!("Locks · forrst"));
+    tab.expect_no_complaints();
+}
+
+#[tokio::test]
+async fn an_api_key_is_kept_in_the_tab_and_sent_with_every_call() {
+    let host = Host::start().await;
+    let mut tab = open(&host).await;
+    tab.until("document.querySelector('#state').textContent === 'Live'")
+        .await;
+    tab.eval("window.sent = []; const real = fetch; window.fetch = (url, options) => { sent.push(options.headers.authorization); return real(url, options); }").await;
+    tab.eval("document.querySelector('#key-button').click()")
+        .await;
+    tab.write("fk_secret").await;
+    tab.press("Enter").await;
+    tab.until("document.querySelector('#key-button').textContent === 'API key set'")
+        .await;
+    tab.until("sent.includes('Bearer fk_secret')").await;
+    let kept = tab.eval("[localStorage.length, document.cookie, sessionStorage.getItem('forrst-key'), location.href.includes('fk_')]").await;
+    assert_eq!(kept, json!([0, "", "fk_secret", false]));
+    assert_eq!(
+        tab.eval("document.querySelector('#key-input').value").await,
+        json!("")
+    );
+    tab.expect_no_complaints();
+}
+
+#[tokio::test]
+async fn the_page_says_so_when_the_server_is_gone() {
+    let host = Host::start().await;
+    take(&host, "user:7", "worker-1", 600).await;
+    let mut tab = open(&host).await;
+    tab.until("document.querySelector('#rows tr') !== null")
+        .await;
+    host.server
+        .shut_down(std::time::Duration::from_millis(1))
+        .await;
+    drop(host);
+    tab.until("document.querySelector('#state').textContent === 'Not live'")
+        .await;
+    tab.until(
+        "document.querySelector('#notice').textContent.startsWith('The server does not answer')",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn the_page_follows_the_dark_and_fits_a_phone() {
+    let host = Host::start().await;
+    take(&host, &"a-rather-long-key:".repeat(12), "worker-1", 600).await;
+    let url = format!("http://{}/", host.address);
+    let mut dark = Tab::open(url, 360, 740, "dark").await;
+    dark.until("document.querySelector('#rows tr') !== null")
+        .await;
+    let ground = dark
+        .eval("getComputedStyle(document.body).backgroundColor")
+        .await;
+    assert_eq!(ground, json!("rgb(18, 21, 19)"));
+    let overflow = dark
+        .eval("document.documentElement.scrollWidth - innerWidth")
+        .await;
+    assert_eq!(overflow, json!(0), "the page is wider than a phone");
+    dark.expect_no_complaints();
+}
+
+#[tokio::test]
+async fn the_page_is_small_and_its_policy_is_strict() {
+    let host = Host::start().await;
+    let mut size = 0;
+    for path in ["/", "/page.css", "/page.js", "/page.svg"] {
+        let (head, body) = get(host.address, path).await;
+        assert!(head.starts_with("http/1.1 200"), "{path}: {head}");
+        assert!(
+            head.contains("content-security-policy: default-src 'none'; script-src 'self';"),
+            "{head}"
+        );
+        assert!(!head.contains("unsafe"), "{head}");
+        assert!(
+            !body.contains("http://") || path == "/page.svg",
+            "{path} names another place"
+        );
+        assert!(!body.contains("https://"), "{path} names another place");
+        size += body.len();
+    }
+    assert!(size < 50_000, "{size} bytes");
+}
+
+/// Makes `docs/page-light.png` and `docs/page-dark.png`: `cargo test -p forrst-server --test it pictures -- --ignored`.
+#[tokio::test]
+#[ignore = "writes the pictures of the documentation, which differ in every run"]
+async fn pictures() {
+    crate::observe::pictures::take().await;
+}

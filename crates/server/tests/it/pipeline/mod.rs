@@ -1,0 +1,14 @@
+//! The way of a request through the server, without any socket: `server.handle(bytes)` on tokio's paused clock.
+
+mod arguments;
+mod deadlines;
+mod extensions;
+mod faults;
+mod hang_ups;
+mod leases;
+mod locks;
+mod probe;
+mod registration;
+mod shutdown;
+mod store_faults;
+mod versions;

@@ -1,0 +1,72 @@
+//! A server that listens.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forrst_server::{Limits, Server};
+use forrst_stores::MemoryStore;
+pub(crate) use forrst_testkit::asynchronous::soon;
+use forrst_testkit::asynchronous::until;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::functions::{Seen, register};
+
+/// The server and where it listens. It is gone when this is dropped.
+pub(crate) struct Host {
+    pub(crate) server: Server,
+    pub(crate) seen: Seen,
+    pub(crate) address: SocketAddr,
+    serving: JoinHandle<()>,
+}
+
+impl Host {
+    pub(crate) async fn start() -> Self {
+        Self::with(Limits::default()).await
+    }
+
+    pub(crate) async fn with(limits: Limits) -> Self {
+        let seen = Seen::default();
+        let builder = Server::builder()
+            .store(Arc::new(MemoryStore::new()))
+            .node("node-test")
+            .allow_host("test")
+            .limits(limits);
+        let server = register(builder, &seen).build().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = tokio::spawn({
+            let server = server.clone();
+            async move { server.serve_on(listener).await }
+        });
+        Self {
+            server,
+            seen,
+            address,
+            serving,
+        }
+    }
+
+    /// Waits until so many calls stand in queues.
+    #[track_caller]
+    pub(crate) fn until_waiting(&self, count: usize) -> impl Future<Output = ()> + use<> {
+        let locks = self.server.locks().clone();
+        until(&format!("{count} wait"), move || locks.waiting() == count)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+/// Patience that tests of slow clients do not need.
+pub(crate) fn impatient() -> Limits {
+    Limits {
+        idle_timeout: Duration::from_millis(300),
+        body_timeout: Duration::from_millis(300),
+        ..Limits::default()
+    }
+}

@@ -1,0 +1,74 @@
+//! A client of JSON-RPC over a WebSocket.
+
+use std::collections::BTreeMap;
+
+use futures_util::{SinkExt, StreamExt};
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+use crate::transports::host::{Host, soon};
+
+pub(crate) struct Socket(pub(crate) WebSocketStream<TcpStream>);
+
+/// How a connection ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    Close(Option<CloseFrame>),
+    Broken,
+}
+
+impl Socket {
+    pub(crate) async fn connect(host: &Host) -> Self {
+        let stream = soon(TcpStream::connect(host.address)).await.unwrap();
+        let url = format!("ws://{}/rpc", host.address);
+        let connected = soon(tokio_tungstenite::client_async(url, stream)).await;
+        Self(connected.unwrap().0)
+    }
+
+    pub(crate) async fn send(&mut self, text: impl ToString) {
+        let message = Message::text(text.to_string());
+        soon(self.0.send(message)).await.unwrap();
+    }
+
+    /// The next message that is no ping or pong.
+    pub(crate) async fn next(&mut self) -> Result<Value, End> {
+        loop {
+            match soon(self.0.next()).await {
+                Some(Ok(Message::Text(text))) => return Ok(serde_json::from_str(&text).unwrap()),
+                Some(Ok(Message::Close(frame))) => return Err(End::Close(frame)),
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(other)) => panic!("{other:?}"),
+                Some(Err(Error::ConnectionClosed)) | None => return Err(End::Close(None)),
+                Some(Err(_)) => return Err(End::Broken),
+            }
+        }
+    }
+
+    pub(crate) async fn answer(&mut self) -> Value {
+        self.next().await.expect("the connection ended")
+    }
+
+    /// The answers to so many requests, by their ids.
+    pub(crate) async fn answers(&mut self, count: usize) -> BTreeMap<String, Value> {
+        let mut answers = BTreeMap::new();
+        while answers.len() < count {
+            let answer = self.answer().await;
+            answers.insert(answer["id"].to_string(), answer);
+        }
+        answers
+    }
+
+    /// What comes before the server ends the connection, and how it ends it.
+    pub(crate) async fn rest(&mut self) -> (Vec<Value>, End) {
+        let mut answers = Vec::new();
+        loop {
+            match self.next().await {
+                Ok(answer) => answers.push(answer),
+                Err(end) => return (answers, end),
+            }
+        }
+    }
+}

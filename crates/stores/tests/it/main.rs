@@ -1,0 +1,10 @@
+//! Every store, alone and under the lock service.
+#![cfg(not(shuttle))]
+
+mod embedded;
+mod memory;
+mod redis;
+mod redis_faults;
+mod service;
+mod service_faults;
+mod two_nodes;

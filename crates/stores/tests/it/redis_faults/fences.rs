@@ -1,0 +1,119 @@
+//! Fences grow, whatever Redis forgets.
+
+use std::time::{Duration, SystemTime};
+
+use forrst_lock::Fence;
+use forrst_lock::state::{Acquired, Wake};
+use forrst_stores::{RedisOptions, RedisStore};
+use forrst_testkit::{RedisOptions as ServerOptions, RedisReplicas, RedisServer};
+
+use crate::redis_faults::ground::{acquire, claim, open, release, take, take_again, wait};
+
+/// The fences of one lock, each of which has to be greater than all before it.
+struct Fences {
+    store: RedisStore,
+    last: u64,
+}
+
+impl Fences {
+    fn of(store: RedisStore) -> Self {
+        Self { store, last: 0 }
+    }
+
+    /// A few more, as soon as Redis is there.
+    async fn grow(&mut self) {
+        for _ in 0..3 {
+            let lease = take_again(&self.store, "k").await;
+            let fence = lease.fence.number();
+            assert!(fence > self.last, "{fence} after {}", self.last);
+            self.last = fence;
+            release(&self.store, &lease).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn fences_grow_across_restarts() {
+    let kept = ServerOptions::default();
+    let forgotten = ServerOptions::default().forgetful();
+    for options in [kept, forgotten] {
+        let mut redis = options.start();
+        let mut fences = Fences::of(open(&redis).await);
+        fences.grow().await;
+        for _ in 0..3 {
+            redis.restart();
+            fences.grow().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn fences_grow_across_a_fail_over() {
+    let mut replicas = RedisReplicas::start(1, 3);
+    let store = RedisStore::open(&replicas.url(), &RedisOptions::default()).await;
+    let mut fences = Fences::of(store.unwrap());
+    fences.grow().await;
+    replicas.primary().kill();
+    replicas.until_failed_over();
+    fences.grow().await;
+}
+
+/// Each time it comes back with the same old counter, which tells nothing of what was given out since.
+#[tokio::test]
+async fn what_was_given_out_after_one_loss_is_not_given_out_again_after_the_next() {
+    let snapshots = ["--save", "3600 1"];
+    let options = ServerOptions::default().forgetful();
+    let mut redis = options.arguments(&snapshots).start();
+    let mut fences = Fences::of(open(&redis).await);
+    fences.grow().await;
+    redis.cli(&["SAVE"]);
+    for _ in 0..3 {
+        redis.restart();
+        fences.grow().await;
+    }
+}
+
+/// A counter that has come through many restarts is not further ahead than one that is new.
+#[tokio::test]
+async fn fences_grow_after_restarts_and_then_a_flushall() {
+    let mut redis = RedisServer::start();
+    let mut fences = Fences::of(open(&redis).await);
+    for _ in 0..3 {
+        fences.grow().await;
+        redis.restart();
+    }
+    for _ in 0..2 {
+        fences.grow().await;
+        redis.cli(&["FLUSHALL"]);
+    }
+    fences.grow().await;
+}
+
+#[tokio::test]
+async fn the_clock_of_a_new_server_may_be_seconds_behind() {
+    let redis = RedisServer::start();
+    let lease = take(&open(&redis).await, "k").await;
+    // 2026-01-01 UTC, and a hundred fences for each millisecond since.
+    let epoch = SystemTime::UNIX_EPOCH + Duration::from_millis(1_767_225_600_000);
+    let clock_ahead = SystemTime::now() + Duration::from_secs(50);
+    let given_out = clock_ahead.duration_since(epoch).unwrap().as_millis() * 100;
+    assert!(u128::from(lease.fence.number()) > given_out);
+}
+
+#[tokio::test]
+async fn past_the_last_fence_nothing_is_granted() {
+    let redis = RedisServer::start();
+    let store = open(&redis).await;
+    let first = take(&store, "k").await;
+    release(&store, &first).await;
+    let counters = redis.cli(&["KEYS", "{forrst:*}:fence"]);
+    let counter = counters.trim();
+    redis.cli(&["HSET", counter, "fence", "899999999999999"]);
+    let last = take(&store, "k").await;
+    assert_eq!(last.fence, Fence::MAX);
+    let waiting = wait(&store, "k", claim("b")).await;
+    release(&store, &last).await;
+    assert_eq!(waiting.await.unwrap(), Wake::FencesExhausted);
+    let refused = acquire(&store, "k", claim("c")).await.unwrap();
+    assert_eq!(refused, Acquired::FencesExhausted);
+}

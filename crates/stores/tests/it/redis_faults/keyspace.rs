@@ -1,0 +1,126 @@
+//! What is kept in Redis, and what is not.
+
+use std::time::Duration;
+
+use forrst_lock::state::{Acquired, Claim};
+use forrst_lock::{LockStore, Page, Ttl};
+use forrst_stores::{RedisError, RedisOptions, RedisStore};
+use forrst_testkit::RedisServer;
+use tokio::time::sleep;
+
+use crate::redis_faults::ground::{acquire, claim, granted, open, release, take, wait};
+
+#[tokio::test]
+async fn prefixes_do_not_see_each_other() {
+    let redis = RedisServer::start();
+    redis.cli(&["SET", "somebody", "else's"]);
+    let with = async |prefix: &str| {
+        let options = RedisOptions {
+            prefix: prefix.to_owned(),
+            ..RedisOptions::default()
+        };
+        RedisStore::open(&redis.url(), &options).await
+    };
+    let (one, other) = (with("one").await.unwrap(), with("other").await.unwrap());
+    take(&one, "k").await;
+    take(&other, "k").await;
+    take(&other, "l").await;
+    let names = |page: Page| page.locks.len();
+    let all = forrst_lock::ListRequest {
+        limit: 10,
+        ..Default::default()
+    };
+    assert_eq!(names(one.list(&all).await.unwrap()), 1);
+    assert_eq!(names(other.list(&all).await.unwrap()), 2);
+    assert_eq!(redis.cli(&["GET", "somebody"]).trim(), "else's");
+    for prefix in ["", "a{b}", "a b", "ä", &"x".repeat(65)] {
+        let refused = with(prefix).await;
+        assert!(matches!(refused, Err(RedisError::BadPrefix(_))), "{prefix}");
+    }
+}
+
+#[tokio::test]
+async fn a_newer_format_is_refused() {
+    let redis = RedisServer::start();
+    redis.cli(&["SET", "forrst:format", "3"]);
+    let refused = RedisStore::open(&redis.url(), &RedisOptions::default()).await;
+    assert!(matches!(refused, Err(RedisError::OtherFormat { .. })));
+}
+
+#[tokio::test]
+async fn locks_leave_nothing_behind() {
+    let redis = RedisServer::start();
+    let store = open(&redis).await;
+    for key in ["a", "b", "c"] {
+        let lease = take(&store, key).await;
+        let waiting = wait(&store, key, claim("b")).await;
+        release(&store, &lease).await;
+        release(&store, granted(&waiting.await.unwrap())).await;
+    }
+    let keys = redis.cli(&["KEYS", "*"]);
+    let lasting: Vec<&str> = keys
+        .split_whitespace()
+        .filter(|key| redis.cli(&["PTTL", key]).trim() == "-1")
+        .collect();
+    // The format, the secret, and for each partition its fence and the nodes that have waited there.
+    let known = [":format", ":secret", ":fence", ":nodes"];
+    let is_known = |key: &&str| known.iter().any(|known| key.ends_with(known));
+    assert!(lasting.iter().all(is_known), "{lasting:?}");
+}
+
+/// Takes locks that run out at once.
+async fn take_briefly(store: &RedisStore, keys: impl IntoIterator<Item = String>) {
+    let ttl = Ttl::new(Duration::from_millis(1)).unwrap();
+    for key in keys {
+        let claim = Claim { ttl, ..claim("a") };
+        let acquired = acquire(store, &key, claim).await.unwrap();
+        assert!(matches!(acquired, Acquired::Granted(_)), "{acquired:?}");
+    }
+    sleep(Duration::from_millis(5)).await;
+}
+
+/// A lease that ran out while no node was there to sweep it away is gone by itself after a while; its name is not.
+#[tokio::test]
+async fn a_name_whose_lease_is_long_gone_is_swept_away() {
+    let redis = RedisServer::start();
+    let store = open(&redis).await;
+    take_briefly(&store, (0..20).map(|number| format!("k{number}"))).await;
+    for lock in redis.cli(&["KEYS", "*:lock:*"]).split_whitespace() {
+        redis.cli(&["DEL", lock]);
+    }
+    assert_eq!(store.held().await.unwrap(), 20);
+    assert_eq!(store.expire(100).await.unwrap(), []);
+    assert_eq!(store.held().await.unwrap(), 0);
+    let left = redis.cli(&["KEYS", "*:names"]) + &redis.cli(&["KEYS", "*:ends"]);
+    assert_eq!(left.trim(), "");
+}
+
+#[tokio::test]
+async fn a_partition_that_fails_does_not_keep_the_others_from_being_swept() {
+    let redis = RedisServer::start();
+    let store = open(&redis).await;
+    take_briefly(&store, (0..20).map(|number| format!("k{number}"))).await;
+    let broken = redis.cli(&["KEYS", "*:ends"]);
+    let broken = broken.split_whitespace().next().unwrap();
+    let among_them: usize = redis.cli(&["ZCARD", broken]).trim().parse().unwrap();
+    redis.cli(&["SET", broken, "no sorted set"]);
+    assert_eq!(store.expire(100).await.unwrap().len(), 20 - among_them);
+}
+
+#[tokio::test]
+async fn a_partition_where_much_runs_out_does_not_keep_the_others_from_being_swept() {
+    let redis = RedisServer::start();
+    let store = open(&redis).await;
+    take_briefly(&store, (0..300).map(|number| format!("k{number}"))).await;
+    let partitions = redis.cli(&["KEYS", "*:ends"]);
+    let partitions: Vec<&str> = partitions.split_whitespace().collect();
+    let left = |ends: &&str| -> usize { redis.cli(&["ZCARD", ends]).trim().parse().unwrap() };
+    let before: Vec<usize> = partitions.iter().map(left).collect();
+    // Once for each partition there is, and one lock each time.
+    for _ in 0..64 {
+        store.expire(1).await.unwrap();
+    }
+    for (ends, before) in partitions.iter().zip(before) {
+        assert!(left(ends) < before, "{ends} still has all {before}");
+    }
+}

@@ -1,0 +1,89 @@
+//! A grant counts when enough replicas have it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use forrst_lock::state::{Acquired, Extend};
+use forrst_lock::{Lease, LockStore, StoreError, Ttl};
+use forrst_stores::{RedisOptions, RedisStore};
+use forrst_testkit::RedisReplicas;
+use tokio::task::JoinSet;
+
+use crate::redis_faults::ground::{acquire, claim, granted, hears, release, take, wait};
+
+/// A replica that has just come takes its time for the first answer.
+async fn first_lease(store: &RedisStore) -> Lease {
+    for number in 0..10 {
+        let acquired = acquire(store, &format!("first {number}"), claim("a")).await;
+        if let Ok(Acquired::Granted(lease)) = acquired {
+            return lease;
+        }
+    }
+    panic!("the replica never answers");
+}
+
+#[tokio::test]
+async fn a_grant_counts_only_when_enough_replicas_have_it() {
+    let mut replicas = RedisReplicas::start(1, 1);
+    let options = RedisOptions {
+        wait: 1,
+        timeout: Duration::from_secs(3),
+        ..RedisOptions::default()
+    };
+    let url = format!("redis://127.0.0.1:{}", replicas.primary().port());
+    let store = RedisStore::open(&url, &options).await.unwrap();
+    let lease = first_lease(&store).await;
+    release(&store, &lease).await;
+    let lease = take(&store, "k").await;
+    let waiting = wait(&store, "k", claim("b")).await;
+    release(&store, &lease).await;
+    let wake = hears(&store, "k", waiting).await;
+    release(&store, granted(&wake)).await;
+
+    replicas.replicas()[0].pause();
+    let refused = acquire(&store, "k", claim("c")).await;
+    assert!(
+        matches!(refused, Err(StoreError::MaybeDone(_))),
+        "{refused:?}"
+    );
+    replicas.replicas()[0].resume();
+}
+
+#[tokio::test]
+async fn a_replica_that_stands_still_holds_up_nothing_but_grants() {
+    let replicas = RedisReplicas::alone();
+    let options = RedisOptions {
+        wait: 1,
+        ..RedisOptions::default()
+    };
+    let store = RedisStore::open(&replicas.url(), &options).await.unwrap();
+    let store = Arc::new(store);
+    let held = first_lease(&store).await;
+    replicas.replicas()[0].pause();
+    let failed = Arc::new(AtomicUsize::new(0));
+    let mut crowd = JoinSet::new();
+    for number in 0..16 {
+        let (store, failed) = (store.clone(), failed.clone());
+        crowd.spawn(async move {
+            for round in 0.. {
+                let key = format!("{number} {round}");
+                let refused = acquire(&store, &key, claim("a")).await;
+                assert!(refused.is_err(), "{refused:?}");
+                failed.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    while failed.load(Ordering::Relaxed) < 64 {
+        let extend = Extend {
+            owner: held.owner.clone(),
+            fence: Some(held.fence),
+            ttl: Ttl::new(Duration::from_secs(3600)).unwrap(),
+        };
+        let extended = store.extend(&held.name, extend).await.unwrap();
+        assert!(extended.outcome.is_ok(), "{:?}", extended.outcome);
+        assert!(store.inspect(&held.name).await.unwrap().outcome.is_some());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

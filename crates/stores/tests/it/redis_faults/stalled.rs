@@ -1,0 +1,98 @@
+//! Redis stands still, or nothing comes through to it, while all connections stay open. With the timeout that everybody has
+//! who did not choose another, and callers who keep coming.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forrst_lock::{LockStore, StoreError};
+use forrst_stores::{RedisOptions, RedisStore};
+use forrst_testkit::{Proxy, RedisReplicas, RedisServer, Traffic, Way};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::redis_faults::ground::{acquire, claim, name, open, release, take, take_again, until};
+
+/// Callers that do not wait for each other: there is never a moment without something to write.
+struct Crowd(#[allow(dead_code, reason = "it ends with this")] JoinSet<()>);
+
+impl Crowd {
+    fn on(store: &Arc<RedisStore>) -> Self {
+        let mut crowd = JoinSet::new();
+        let store = store.clone();
+        crowd.spawn(async move {
+            let mut calls = JoinSet::new();
+            loop {
+                let store = store.clone();
+                calls.spawn(async move { store.inspect(&name("watched")).await.map(drop) });
+                while calls.try_join_next().is_some() {}
+                sleep(Duration::from_millis(20)).await;
+            }
+        });
+        Self(crowd)
+    }
+}
+
+/// Whether calls fail without being sent: nobody waits for one who does not answer.
+async fn fails_at_once(store: &RedisStore) -> bool {
+    let answer = acquire(store, "k", claim("late")).await;
+    match answer {
+        Err(StoreError::NotDone(_)) => true,
+        Err(StoreError::MaybeDone(_)) => false,
+        Ok(_) => panic!("nobody can have answered"),
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_stands_still_is_given_up() {
+    let redis = RedisServer::start();
+    let store = Arc::new(open(&redis).await);
+    take(&store, "held").await;
+    let _crowd = Crowd::on(&store);
+    redis.pause();
+    until("it is given up", async || fails_at_once(&store).await).await;
+    redis.resume();
+    take_again(&store, "again").await;
+}
+
+#[tokio::test]
+async fn a_link_where_everything_gets_lost_is_given_up() {
+    let redis = RedisServer::start();
+    let proxy = Proxy::start(redis.port());
+    let store = RedisStore::open(&proxy.url(), &RedisOptions::default()).await;
+    let store = Arc::new(store.unwrap());
+    let _crowd = Crowd::on(&store);
+    for way in [Way::ToServer, Way::ToClient] {
+        proxy.swallow(way, Traffic::All);
+        until("it is given up", async || fails_at_once(&store).await).await;
+        proxy.heal();
+        let lease = take_again(&store, "again").await;
+        release(&store, &lease).await;
+    }
+}
+
+#[tokio::test]
+async fn a_primary_that_stands_still_is_left_for_the_one_that_sentinels_put_in_its_place() {
+    let mut replicas = RedisReplicas::start(1, 3);
+    let store = RedisStore::open(&replicas.url(), &RedisOptions::default()).await;
+    let store = Arc::new(store.unwrap());
+    take(&store, "held").await;
+    let _crowd = Crowd::on(&store);
+    replicas.primary().pause();
+    take_again(&store, "again").await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_gone_leaves_no_connection_behind() {
+    let redis = RedisServer::start();
+    let connections = || redis.cli(&["CLIENT", "LIST"]).lines().count();
+    let nobody = connections();
+    let store = open(&redis).await;
+    take(&store, "k").await;
+    assert!(connections() > nobody);
+    drop(store);
+    until("nobody is connected", async || connections() == nobody).await;
+    redis.cli(&["SET", "forrst:format", "3"]);
+    let refused = RedisStore::open(&redis.url(), &RedisOptions::default()).await;
+    assert!(refused.is_err());
+    until("nobody is connected", async || connections() == nobody).await;
+}

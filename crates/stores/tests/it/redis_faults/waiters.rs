@@ -1,0 +1,120 @@
+//! Who waits is served, in turn, whatever becomes of messages and of nodes.
+
+use std::time::Duration;
+
+use forrst_lock::LockStore;
+use forrst_lock::state::ForceRelease;
+use forrst_testkit::RedisServer;
+use tokio::time::{sleep, timeout};
+
+use crate::redis_faults::ground::{
+    PATIENCE, claim, granted, hears, name, open, release, take, wait,
+};
+
+fn forget_who_waits(redis: &RedisServer, key: &str) {
+    let [queue, waiters] = ["queue", "waiters"].map(|kind| {
+        let found = redis.cli(&["KEYS", &format!("*{kind}:lock:{key}")]);
+        found.trim().to_owned()
+    });
+    redis.cli(&["DEL", &queue, &waiters]);
+}
+
+#[tokio::test]
+async fn a_grant_to_a_node_that_has_just_died_goes_on_within_seconds() {
+    let redis = RedisServer::start();
+    let (alive, dying) = (open(&redis).await, open(&redis).await);
+    let lease = take(&alive, "k").await;
+    let _unheard = wait(&dying, "k", claim("b")).await;
+    let behind = wait(&alive, "k", claim("c")).await;
+    // Its name stays in the queue, and as far as Redis knows it is well.
+    drop(dying);
+    release(&alive, &lease).await;
+    let held = alive.inspect(&name("k")).await.unwrap().outcome.unwrap();
+    assert_eq!(held.lease.owner.as_str(), "b");
+    let wake = hears(&alive, "k", behind).await;
+    assert_eq!(granted(&wake).owner.as_str(), "c");
+}
+
+#[tokio::test]
+async fn a_waiter_that_redis_has_forgotten_gets_its_place_back() {
+    let redis = RedisServer::start();
+    let (one, other) = (open(&redis).await, open(&redis).await);
+    let lease = take(&one, "k").await;
+    let first = wait(&one, "k", claim("first")).await;
+    forget_who_waits(&redis, "k");
+    // Places are by time, to the millisecond; in an empty queue nothing else says who was first.
+    sleep(Duration::from_millis(2)).await;
+    let mut second = wait(&other, "k", claim("second")).await;
+    one.settle(&name("k")).await.unwrap();
+    release(&one, &lease).await;
+    let wake = hears(&one, "k", first).await;
+    assert_eq!(granted(&wake).owner.as_str(), "first");
+    assert!(second.try_recv().is_err());
+    release(&other, granted(&wake)).await;
+    let wake = hears(&other, "k", second).await;
+    assert_eq!(granted(&wake).owner.as_str(), "second");
+}
+
+/// As after a node has stood still for so long that all its waiters were passed by.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn waiters_that_redis_has_forgotten_come_back_in_their_order() {
+    let redis = RedisServer::start();
+    let store = open(&redis).await;
+    for round in 0..10 {
+        let key = format!("k{round}");
+        let lease = take(&store, &key).await;
+        let mut waiting = Vec::new();
+        for number in 0..16 {
+            waiting.push(wait(&store, &key, claim(&format!("{number}"))).await);
+        }
+        forget_who_waits(&redis, &key);
+        release(&store, &lease).await;
+        for (number, wake) in waiting.into_iter().enumerate() {
+            let wake = hears(&store, &key, wake).await;
+            let lease = granted(&wake);
+            assert_eq!(lease.owner.as_str(), number.to_string());
+            release(&store, lease).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_crowd_that_redis_has_forgotten_comes_back_as_a_whole() {
+    let redis = RedisServer::start();
+    let store = open(&redis).await;
+    take(&store, "k").await;
+    let mut waiting = Vec::new();
+    for number in 0..100 {
+        waiting.push(wait(&store, "k", claim(&format!("{number}"))).await);
+    }
+    forget_who_waits(&redis, "k");
+    store.settle(&name("k")).await.unwrap();
+    let queue = store.queue(&name("k"), 200).await.unwrap().outcome;
+    let owners: Vec<&str> = queue.iter().map(|waiting| waiting.owner.as_str()).collect();
+    let expected: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+    assert_eq!(owners, expected);
+}
+
+/// No look at the key helps it: it finds out by what Redis says when it confirms.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_whose_lease_was_ended_before_it_knew_asks_again_at_once() {
+    let redis = RedisServer::start();
+    let (one, other) = (open(&redis).await, open(&redis).await);
+    for _ in 0..20 {
+        let lease = take(&one, "k").await;
+        let wake = wait(&other, "k", claim("b")).await;
+        release(&one, &lease).await;
+        one.force_release(&name("k"), ForceRelease::default())
+            .await
+            .unwrap()
+            .outcome
+            .unwrap();
+        let wake = timeout(PATIENCE, wake).await.expect("news in time");
+        // It may have known, and then that was its lease.
+        let _ = other
+            .force_release(&name("k"), ForceRelease::default())
+            .await
+            .unwrap();
+        granted(&wake.unwrap());
+    }
+}
