@@ -180,7 +180,7 @@ struct Options {
     #[arg(long, env = "FORRST_MAX_BYTES_PER_CONNECTION", value_name = "SIZE")]
     max_bytes_per_connection: Option<Size>,
 
-    /// How many of them may be one caller's; requests of up to 16KiB do not count [default: 64MiB]
+    /// How many of them may be one caller's [default: 64MiB]
     #[arg(long, env = "FORRST_MAX_BYTES_PER_CALLER", value_name = "SIZE")]
     max_bytes_per_caller: Option<Size>,
 

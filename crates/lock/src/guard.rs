@@ -93,6 +93,8 @@ impl LeaseGuard {
                     Ok(_) => {
                         self.tenure.end();
                         self.report(EventKind::Released);
+                        // A repeated attempt may have another guard of this lease, or be about to get one.
+                        self.core.held.ended(&self.lease.name, self.lease.fence);
                         ReleaseOutcome::Released
                     }
                     Err(why) => {
@@ -139,7 +141,9 @@ impl LeaseGuard {
                 if let Ok(answer) = core.store.release(&name, command.clone()).await {
                     if let Ok(lease) = &answer.outcome {
                         core.report_ended(EventKind::Released, lease, answer.now);
+                        core.held.ended(&name, lease.fence);
                     }
+                    core.report_expired(answer.expired.as_ref());
                     break;
                 }
                 pause = (pause * 2).min(Duration::from_secs(1));

@@ -1,6 +1,7 @@
 //! What a server allows at most, and what it counts to keep to it.
 
 mod held;
+mod network;
 mod rate;
 mod refusals;
 
@@ -9,7 +10,8 @@ use std::time::Duration;
 use forrst_protocol::DEFAULT_MAX_BODY_BYTES;
 
 pub(crate) use self::held::HeldLocks;
-pub(crate) use self::rate::{RateLimit, network};
+pub(crate) use self::network::network;
+pub(crate) use self::rate::RateLimit;
 pub(crate) use self::refusals::Refusal;
 
 /// What a server allows at most.
@@ -34,7 +36,7 @@ pub struct Limits {
     pub max_bytes: usize,
     /// How many of them may be on one connection.
     pub max_bytes_per_connection: usize,
-    /// How many of them may be one caller's; requests of up to 16 KiB do not count.
+    /// How many of them may be one caller's.
     pub max_bytes_per_caller: usize,
     /// How many locks a caller may hold or wait for through this node; any number when there is none.
     pub max_locks_per_caller: Option<usize>,

@@ -4,6 +4,7 @@ mod budget;
 mod connection;
 mod host_check;
 mod http;
+mod intake;
 mod listeners;
 mod openrpc;
 mod rpc;

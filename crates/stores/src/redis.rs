@@ -31,6 +31,7 @@ use forrst_lock::{
 };
 use fred::error::Error as FredError;
 use fred::types::Value;
+use fred::util::redis_keyslot;
 use futures_util::future::{join_all, try_join_all};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -500,8 +501,11 @@ impl LockStore for RedisStore {
 
     async fn health(&self) -> Result<(), StoreError> {
         self.link.check()?;
-        let pong = self.link.connection.command_on(None, "PING", &[]).await;
-        pong.map(drop).map_err(store_error)
+        // Removes nothing, but is refused where nothing can be written. A full Redis takes it, as it does releases.
+        let key = self.link.keyspace.probe_key();
+        let slot = redis_keyslot(key.as_bytes());
+        let removed = self.link.connection.command("DEL", slot, vec![key.into()]);
+        removed.await.map(drop).map_err(store_error)
     }
 
     async fn close(&self) {

@@ -24,8 +24,7 @@ pub(super) fn make_room(limits: &mut Limits) {
     let Some(current) = current else {
         return;
     };
-    let room = current.saturating_sub(OWN).max(current / 2).max(1);
-    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    let room = usize::try_from(room(current)).unwrap_or(usize::MAX);
     if limits.max_connections > room {
         tracing::warn!(
             open_files = current,
@@ -33,5 +32,27 @@ pub(super) fn make_room(limits: &mut Limits) {
             "--max-connections is lowered, so that the server does not run out of file descriptors"
         );
         limits.max_connections = room;
+    }
+}
+
+/// How many of so many descriptors are for connections. A server that has very few keeps most of them for itself.
+fn room(descriptors: u64) -> u64 {
+    let rest = descriptors.saturating_sub(OWN);
+    rest.max(descriptors / 4).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_descriptors_for_the_server() {
+        // Connections to a full server, and what a server has open that does nothing.
+        const NEEDED: u64 = 128 + 32;
+        for descriptors in [256, 300, 350, 512, 1024, 1 << 20] {
+            let left = descriptors - room(descriptors);
+            assert!(left >= NEEDED, "{left} of {descriptors}");
+        }
+        assert_eq!(room(1024), 768);
     }
 }

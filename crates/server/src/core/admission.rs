@@ -63,7 +63,7 @@ impl Core {
     ///
     /// When its address has sent too many: then nothing more is worth doing for it, not even writing it down.
     pub(crate) fn count_unauthenticated(&self, from: Option<&str>) -> Result<(), ErrorObject> {
-        let address = from.and_then(network);
+        let address = from.and_then(|from| from.parse().ok()).map(network);
         let taken = self.unauthenticated.take(address.as_ref());
         taken.map_err(|wait| self.too_many_requests(wait))
     }

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Core;
 use crate::audit::AuditEntry;
+use crate::limits::network;
 
 /// How long the first window of a kind is, and the longest one.
 const FIRST_WINDOW: Duration = Duration::from_secs(10);
@@ -53,7 +54,7 @@ impl Kind {
         what: Option<&str>,
     ) -> Self {
         Self {
-            from: network(from.unwrap_or_default()),
+            from: written_network(from.unwrap_or_default()),
             who: who.cloned(),
             code: code.clone(),
             what: what.map(str::to_owned),
@@ -70,12 +71,10 @@ impl Kind {
     }
 }
 
-fn network(address: &str) -> Arc<str> {
-    match address.parse() {
-        Ok(IpAddr::V6(address)) => {
-            let network = address.to_bits() & !u128::from(u64::MAX);
-            format!("{}/64", Ipv6Addr::from_bits(network)).into()
-        }
+/// As people write it.
+fn written_network(address: &str) -> Arc<str> {
+    match address.parse().map(network) {
+        Ok(IpAddr::V6(network)) if !network.is_loopback() => format!("{network}/64").into(),
         _ => address.into(),
     }
 }

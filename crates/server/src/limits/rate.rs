@@ -1,7 +1,6 @@
 //! How often a caller may ask.
 
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -69,18 +68,6 @@ impl<K: Hash + Eq + Clone, C: Clock + Clone> RateLimit<K, C> {
     }
 }
 
-/// What clients are told apart by that have not said who they are: an IPv4 address, or the network of an IPv6 address, since
-/// one client has all of its addresses.
-pub(crate) fn network(address: &str) -> Option<IpAddr> {
-    Some(match address.parse().ok()? {
-        IpAddr::V6(address) => {
-            let network = u128::from(address) & (u128::MAX << 64);
-            Ipv6Addr::from(network).into()
-        }
-        address @ IpAddr::V4(_) => address,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use governor::clock::FakeRelativeClock;
@@ -145,13 +132,5 @@ mod tests {
         let refused = senders.filter(|sender| limit.take(Some(sender)).is_err());
         assert_eq!(refused.count(), 9);
         assert_eq!(limit.buckets.unwrap().len(), MOST_BUCKETS + 1);
-    }
-
-    #[test]
-    fn addresses_of_one_network_are_one_client() {
-        assert_eq!(network("2001:db8::1"), network("2001:db8::ffff:1:2:3"));
-        assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
-        assert_ne!(network("192.0.2.1"), network("192.0.2.2"));
-        assert_eq!(network("unix"), None);
     }
 }

@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use super::budget::{Pool, TakenBytes};
+use super::intake::Intake;
 use super::listeners::ConnectionPermit;
 use super::session::InFlight;
 use super::socket::Socket;
@@ -33,6 +34,7 @@ pub(super) struct Connection {
     pub(super) peer: Option<PeerName>,
     pub(super) in_flight: InFlight,
     pub(super) bytes: Arc<Pool>,
+    pub(super) intake: Arc<Intake>,
     anonymous: Arc<Semaphore>,
     /// `None` on a server that is full, which takes the connection only to say so.
     #[expect(dead_code, reason = "only held")]
@@ -43,7 +45,7 @@ pub(super) struct Connection {
 
 #[derive(Debug)]
 struct Usage {
-    /// Authorised requests that are being answered.
+    /// Authorised requests, until the client has taken their answers.
     authorised: usize,
     /// When the last of them ended, or the connection was opened.
     last: Instant,
@@ -75,6 +77,7 @@ impl Connection {
             peer,
             in_flight: InFlight::new(max_in_flight),
             bytes,
+            intake: Arc::default(),
             anonymous: Arc::new(Semaphore::new(ANONYMOUS_REQUESTS)),
             permit,
             socket,
@@ -92,7 +95,7 @@ impl Connection {
         self.socket.disconnected().await;
     }
 
-    /// An authorised request is under way until the guard is dropped.
+    /// An authorised request counts until the guard is dropped.
     pub(super) fn authorised(self: &Arc<Self>) -> Authorised {
         self.usage().authorised += 1;
         Authorised(self.clone())
@@ -109,30 +112,27 @@ impl Connection {
             let now = Instant::now();
             let next = {
                 let usage = self.usage();
-                let unread = usage
-                    .unread
-                    .values()
-                    .next()
-                    .map(|since| *since + idle_timeout);
-                let idle = match usage.authorised {
-                    0 if usage.unread.is_empty() => Some(usage.last + idle_timeout),
-                    _ => None,
-                };
+                let unread = usage.unread.values().min();
+                let unread = unread.map(|since| *since + idle_timeout);
+                let idle = (usage.authorised == 0).then(|| usage.last + idle_timeout);
                 match (unread, idle) {
                     (Some(at), _) if at <= now => return Overdue::Unread,
                     (_, Some(at)) if at <= now => return Overdue::Idle,
                     // What begins later is looked at no later than this.
-                    (unread, idle) => unread.or(idle).unwrap_or(now + idle_timeout),
+                    (unread, idle) => {
+                        let times = unread.into_iter().chain(idle);
+                        times.min().unwrap_or(now + idle_timeout)
+                    }
                 }
             };
             sleep_until(next).await;
         }
     }
 
-    /// The answer counts as unread until its body has been taken, and the bytes of its request as taken.
-    pub(super) fn track(self: &Arc<Self>, body: Body, bytes: Option<KeptBytes>) -> Body {
-        if let (Some(bytes), Some(length)) = (&bytes, body.size_hint().exact()) {
-            bytes.cover(usize::try_from(length).unwrap_or(usize::MAX));
+    /// The answer counts as unread until its body has been taken, and its request as under way.
+    pub(super) fn track(self: &Arc<Self>, body: Body, under_way: Option<UnderWay>) -> Body {
+        if let (Some(under_way), Some(length)) = (&under_way, body.size_hint().exact()) {
+            under_way.cover(usize::try_from(length).unwrap_or(usize::MAX));
         }
         let mut usage = self.usage();
         let answer = usage.next_answer;
@@ -144,7 +144,7 @@ impl Connection {
             rest: Bytes::new(),
             connection: self.clone(),
             answer,
-            _bytes: bytes,
+            _under_way: under_way,
         })
     }
 
@@ -153,7 +153,7 @@ impl Connection {
     }
 }
 
-/// An authorised request that is being answered.
+/// An authorised request whose answer is not taken yet.
 #[derive(Debug)]
 pub(super) struct Authorised(Arc<Connection>);
 
@@ -174,20 +174,21 @@ struct TrackedBody {
     rest: Bytes,
     connection: Arc<Connection>,
     answer: u64,
-    _bytes: Option<KeptBytes>,
+    _under_way: Option<UnderWay>,
 }
 
-/// The bytes of a request, in the extensions of its response.
+/// What a request holds until the client has taken its answer, in the extensions of its response.
 #[derive(Debug, Clone)]
-pub(super) struct KeptBytes(Arc<Mutex<TakenBytes>>);
+pub(super) struct UnderWay(Arc<(Mutex<TakenBytes>, Option<Authorised>)>);
 
-impl KeptBytes {
-    pub(super) fn new(bytes: TakenBytes) -> Self {
-        Self(Arc::new(Mutex::new(bytes)))
+impl UnderWay {
+    pub(super) fn new(bytes: TakenBytes, authorised: Option<Authorised>) -> Self {
+        Self(Arc::new((Mutex::new(bytes), authorised)))
     }
 
     fn cover(&self, bytes: usize) {
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (taken, _) = &*self.0;
+        let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken.cover(bytes);
     }
 }
@@ -232,8 +233,73 @@ impl hyper::body::Body for TrackedBody {
 
 impl Drop for TrackedBody {
     fn drop(&mut self) {
-        let mut usage = self.connection.usage();
-        usage.unread.remove(&self.answer);
-        usage.last = usage.last.max(Instant::now());
+        self.connection.usage().unread.remove(&self.answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixStream;
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+    use crate::limits::Limits;
+    use crate::metrics::Metrics;
+    use crate::transport::budget::Budgets;
+
+    const IDLE: Duration = Duration::from_secs(60);
+
+    fn connection() -> (Arc<Connection>, UnixStream) {
+        let (stream, peer) = UnixStream::pair().unwrap();
+        let budgets = Budgets::new(&Limits::default(), Arc::new(Metrics::new()));
+        let (socket, bytes) = (Socket::from(stream), budgets.connection());
+        let connection = Connection::new(None, socket, "test".into(), None, 10, bytes);
+        (Arc::new(connection), peer)
+    }
+
+    async fn is_overdue(connection: &Connection) -> Option<Overdue> {
+        let overdue = connection.overdue(IDLE);
+        timeout(Duration::from_millis(1), overdue).await.ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_to_unauthorised_requests_do_not_keep_a_connection() {
+        let (connection, _peer) = connection();
+        let mut last = None;
+        for _ in 0..4 {
+            advance(IDLE / 4).await;
+            // One is always on its way, and none for long.
+            last = Some(connection.track(Body::empty(), None));
+        }
+        assert_eq!(is_overdue(&connection).await, Some(Overdue::Idle));
+        drop(last);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_authorised_request_counts_until_its_answer_is_taken() {
+        let (connection, _peer) = connection();
+        let authorised = UnderWay::new(TakenBytes::default(), Some(connection.authorised()));
+        let mut answer = connection.track(Body::from(vec![0; 10 * HANDED_OVER]), Some(authorised));
+        for _ in 0..10 {
+            advance(IDLE / 2).await;
+            std::future::poll_fn(|cx| Pin::new(&mut answer).poll_frame(cx)).await;
+        }
+        drop(answer);
+        advance(IDLE / 2).await;
+        assert_eq!(is_overdue(&connection).await, None);
+        advance(IDLE / 2).await;
+        assert_eq!(is_overdue(&connection).await, Some(Overdue::Idle));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_unread_answer_among_many_others_is_noticed() {
+        let (connection, _peer) = connection();
+        let _authorised = connection.authorised();
+        let _unread = connection.track(Body::empty(), None);
+        advance(IDLE).await;
+        let _others: Vec<_> = (0..1000)
+            .map(|_| connection.track(Body::empty(), None))
+            .collect();
+        assert_eq!(is_overdue(&connection).await, Some(Overdue::Unread));
     }
 }

@@ -20,12 +20,12 @@ use serde::Serialize;
 use tokio::time::{Instant, timeout};
 
 use super::budget::{Budgets, Pool, TakenBytes};
-use super::connection::{Authorised, Connection, KeptBytes};
+use super::connection::{Authorised, Connection, UnderWay};
 use super::host_check::HostCheck;
 use super::rpc::{Frame, Rpc, Sender};
 use super::websocket;
 use crate::Server;
-use crate::access::{Caller, Credential};
+use crate::access::Credential;
 use crate::core::{Counted, Origin};
 use crate::limits;
 use crate::system::Health;
@@ -86,15 +86,15 @@ impl Server {
 async fn forrst(State(app): State<App>, request: Request) -> Response {
     let started = Instant::now();
     let server = &app.server;
-    let mut kept = None;
+    let mut under_way = None;
     let answer = match read_post(server, request).await {
         Ok(Posted {
             body,
             bytes,
             sender,
-            authorised: _authorised,
+            authorised,
         }) => {
-            kept = Some(KeptBytes::new(bytes));
+            under_way = Some(UnderWay::new(bytes, authorised));
             let origin = Origin {
                 received: started,
                 traceparent: sender.traceparent,
@@ -118,8 +118,8 @@ async fn forrst(State(app): State<App>, request: Request) -> Response {
     };
     let (status, response) = answer;
     let mut reply = json(status, &response);
-    if let Some(bytes) = kept {
-        reply.extensions_mut().insert(bytes);
+    if let Some(under_way) = under_way {
+        reply.extensions_mut().insert(under_way);
     }
     if status == StatusCode::METHOD_NOT_ALLOWED {
         let only_post = HeaderValue::from_static("POST");
@@ -183,7 +183,7 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
             body,
             bytes,
             sender,
-            authorised: _authorised,
+            authorised,
         }) => {
             let frame = Frame::read(body);
             let _permits = match connection {
@@ -198,7 +198,8 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
             match app.rpc.answer(&frame, sender).await {
                 Some(answer) => {
                     let mut reply = ask_for_key(json_bytes(status, answer.into()));
-                    reply.extensions_mut().insert(KeptBytes::new(bytes));
+                    let under_way = UnderWay::new(bytes, authorised);
+                    reply.extensions_mut().insert(under_way);
                     reply
                 }
                 // Notifications are not run, whoever sends them.
@@ -322,7 +323,7 @@ struct Posted {
     body: Bytes,
     bytes: TakenBytes,
     sender: Sender,
-    /// Held until the answer is ready, so that the connection may stay; `None` without valid credentials.
+    /// Held until the answer is taken, so that the connection may stay; `None` without valid credentials.
     authorised: Option<Authorised>,
 }
 
@@ -346,12 +347,15 @@ async fn read_post(server: &Server, request: Request) -> Result<Posted, Refusal>
     // A body can take its time, and a thousand heads would wait with it.
     drop(parts.headers);
     let caller = server.core.access.caller(&sender.credential);
-    let name = caller.as_ref().ok().and_then(Caller::name);
-    let name = name.map(forrst_lock::Caller::as_str);
+    let from = sender.from.as_deref().unwrap_or_default();
+    let payer = caller.as_ref().ok().map(|caller| {
+        let name = caller.name().map(forrst_lock::Caller::as_str);
+        name.unwrap_or(from)
+    });
     let account = Account {
         budgets: &server.listeners.budgets,
         connection: connection.as_ref().map(|connection| &connection.bytes),
-        caller: name.or(sender.from.as_deref()).unwrap_or_default(),
+        caller: payer,
     };
     let Err(why) = &caller else {
         let limits = &server.core.limits;
@@ -490,7 +494,8 @@ impl IncomingBody {
 struct Account<'a> {
     budgets: &'a Budgets,
     connection: Option<&'a Arc<Pool>>,
-    caller: &'a str,
+    /// `None` without valid credentials.
+    caller: Option<&'a str>,
 }
 
 impl Account<'_> {

@@ -21,13 +21,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
 use super::connection::{Connection, Overdue};
 use super::host_check::HostCheck;
 use super::http::{drain, json};
+use super::intake::LimitedStream;
 use super::listeners::ConnectionPermit;
 use super::socket::Socket;
 use super::tls::peer_name;
@@ -50,6 +51,9 @@ const FULL_SILENCE: Duration = Duration::from_millis(200);
 
 /// How long what is under way on a connection has to finish once it has to go.
 pub(super) const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// How long after a line about connections that could not be accepted the next ones are only counted.
+const ACCEPT_ERRORS_QUIET: Duration = Duration::from_secs(10);
 
 /// Less than this, hyper does not take.
 const SMALLEST_HEAD: usize = 8 * 1024;
@@ -81,6 +85,7 @@ impl Server {
         // The same routes for a server that is full: all but the probes are refused.
         let probes = router.clone();
         let probes = probes.layer(from_fn_with_state(self.clone(), refuse_all_but_probes));
+        let mut errors = AcceptErrors::default();
         loop {
             let accepted = tokio::select! {
                 () = self.core.draining.cancelled() => break,
@@ -89,7 +94,7 @@ impl Server {
             let (stream, address) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    accept_error(&error).await;
+                    errors.note(&error).await;
                     continue;
                 }
             };
@@ -219,7 +224,7 @@ impl Server {
         connection: Connection,
         patience: Duration,
     ) where
-        S: AsyncRead + AsyncWrite + Send + 'static,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let limits = &self.core.limits;
         let connection = Arc::new(connection);
@@ -236,10 +241,11 @@ impl Server {
                 } else {
                     router.oneshot(request).await?
                 };
-                let bytes = reply.extensions_mut().remove();
-                Ok::<_, Infallible>(reply.map(|body| connection.track(body, bytes)))
+                let under_way = reply.extensions_mut().remove();
+                Ok::<_, Infallible>(reply.map(|body| connection.track(body, under_way)))
             }
         });
+        let stream = LimitedStream::new(stream, state.intake.clone());
         let mut stream = TimeoutStream::new(stream);
         // A client that does not read its answer is not written to for ever.
         stream.set_write_timeout(Some(patience));
@@ -393,10 +399,26 @@ fn too_many_headers() -> Response {
     json(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &response)
 }
 
-/// Out of file descriptors, or a client that left in between: the next one may work.
-pub(super) async fn accept_error(error: &io::Error) {
-    tracing::warn!(%error, "a connection could not be accepted");
-    sleep(Duration::from_millis(50)).await;
+/// Connections that could not be accepted: out of file descriptors, or a client that left in between.
+#[derive(Debug, Default)]
+pub(super) struct AcceptErrors {
+    count: u64,
+    /// Until when they are only counted.
+    quiet: Option<Instant>,
+}
+
+impl AcceptErrors {
+    /// Pauses: the next one may work.
+    pub(super) async fn note(&mut self, error: &io::Error) {
+        self.count += 1;
+        let now = Instant::now();
+        if self.quiet.is_none_or(|until| until <= now) {
+            let count = std::mem::take(&mut self.count);
+            self.quiet = Some(now + ACCEPT_ERRORS_QUIET);
+            tracing::warn!(%error, count, "connections could not be accepted");
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
 }
 
 async fn unknown_path(request: Request) -> Response {

@@ -1,7 +1,9 @@
 //! Many requests on one connection, answered in the order in which they are ready.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,10 +11,12 @@ use forrst_protocol::ErrorObject;
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::budget::{Pool, TakenBytes};
+use super::intake::Intake;
 use crate::Server;
 use crate::access::{Caller, Credential};
 use crate::limits::Refusal;
@@ -23,6 +27,12 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// How many frames are read ahead of those that are under way, so that a client that goes is noticed.
 const READ_AHEAD: usize = 16;
+
+/// How much of a message is read before bytes are taken for it.
+const FIRST_PART: u64 = 16 * 1024;
+
+/// When a message that there was no room for is read on, if there is room then.
+const NO_ROOM: Duration = Duration::from_millis(50);
 
 /// How many answers go out in one write at most.
 const WRITTEN_AT_ONCE: usize = 256;
@@ -82,35 +92,120 @@ impl InFlight {
 pub(super) struct SessionAccount {
     server: Server,
     connection: Arc<Pool>,
-    credential: Credential,
-    from: Option<Arc<str>>,
+    /// Its name, or its address where it has none.
+    caller: Arc<str>,
+    intake: Arc<Intake>,
 }
 
 impl SessionAccount {
-    pub(super) fn new(server: &Server, credential: Credential, from: Option<Arc<str>>) -> Self {
+    pub(super) fn new(
+        server: &Server,
+        credential: &Credential,
+        from: Option<Arc<str>>,
+        intake: Arc<Intake>,
+    ) -> Self {
+        let caller = server.core.access.caller(credential).ok();
+        let name = caller.as_ref().and_then(Caller::name);
+        let name = name.map(|name| name.as_str().into());
         Self {
             server: server.clone(),
             connection: server.listeners.budgets.connection(),
-            credential,
-            from,
+            caller: name.or(from).unwrap_or_default(),
+            intake,
         }
     }
 
     fn take(&self, bytes: usize) -> Result<TakenBytes, ErrorObject> {
-        let caller = self.server.core.access.caller(&self.credential).ok();
-        let caller = caller.as_ref().and_then(Caller::name);
-        let caller = caller.map(forrst_lock::Caller::as_str);
-        let caller = caller.or(self.from.as_deref()).unwrap_or_default();
         let budgets = &self.server.listeners.budgets;
-        budgets.take(Some(&self.connection), caller, bytes)
+        budgets.take(Some(&self.connection), Some(&self.caller), bytes)
+    }
+}
+
+/// A message that has arrived in part: its bytes count like those of a request, and no more is read while there is no room.
+struct Unfinished<'a> {
+    account: &'a SessionAccount,
+    /// How many bytes were received before it.
+    before: u64,
+    /// `None` as long as no more than its first part is read.
+    taken: Option<TakenBytes>,
+}
+
+impl<'a> Unfinished<'a> {
+    fn new(account: &'a SessionAccount) -> Self {
+        let unfinished = Self {
+            account,
+            before: account.intake.received(),
+            taken: None,
+        };
+        unfinished.allow();
+        unfinished
+    }
+
+    /// Waits for the next message.
+    async fn next<R, M>(
+        &mut self,
+        incoming: &mut (impl Stream<Item = Incoming<R, M>> + Unpin),
+    ) -> Option<Incoming<R, M>> {
+        let intake = &self.account.intake;
+        loop {
+            let next = poll_fn(|cx| match incoming.poll_next_unpin(cx) {
+                Poll::Pending if intake.left() == 0 => Poll::Ready(None),
+                next => next.map(Some),
+            });
+            if let Some(next) = next.await {
+                self.has_arrived(next.as_ref());
+                return next;
+            }
+            if !self.has_room() {
+                self.account.server.core.metrics.refused(Refusal::Bytes);
+                while !self.has_room() {
+                    sleep(NO_ROOM).await;
+                }
+            }
+        }
+    }
+
+    /// Takes the bytes of the rest; whether there are as many. All at once: frames that wait for each other's last bytes would
+    /// wait for ever.
+    fn has_room(&mut self) -> bool {
+        let server = &self.account.server;
+        let budgets = &server.listeners.budgets;
+        let taken = budgets.take_for_frame(&self.account.caller, server.core.limits.max_body);
+        let has_room = taken.is_some();
+        self.taken = taken;
+        self.allow();
+        has_room
+    }
+
+    fn has_arrived<R, M>(&mut self, message: Option<&Incoming<R, M>>) {
+        let received = self.account.intake.received();
+        match message {
+            // It may stand between two parts of a message.
+            Some(Incoming::Other(length)) => {
+                self.before = received.min(self.before + *length as u64);
+            }
+            _ => {
+                self.before = received;
+                self.taken = None;
+            }
+        }
+        self.allow();
+    }
+
+    fn allow(&self) {
+        let limit = match self.taken {
+            Some(_) => u64::MAX,
+            None => self.before + FIRST_PART,
+        };
+        self.account.intake.limit(limit);
     }
 }
 
 /// Something that a client sent.
 pub(super) enum Incoming<R, M> {
     Request(R),
-    /// A sign of life.
-    Other,
+    /// A sign of life, of so many bytes.
+    Other(usize),
     /// Something that nothing can be read after. What is under way is answered, and then this is said.
     Last(M),
 }
@@ -119,7 +214,7 @@ pub(super) enum Incoming<R, M> {
 struct Received<R> {
     count: usize,
     request: R,
-    bytes: Result<TakenBytes, ErrorObject>,
+    bytes: TakenBytes,
 }
 
 /// What is sent to a client.
@@ -153,34 +248,26 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
     Fut: Future<Output = Option<M>> + Send + 'static,
 {
     let in_flight = &rules.in_flight;
+    let mut unfinished = Unfinished::new(&rules.account);
     let (sender, answers) = mpsc::channel(WRITTEN_AT_ONCE);
-    let mut writer = tokio::spawn(write(outgoing, answers, rules.idle_timeout));
+    let writer = tokio::spawn(write(outgoing, answers, rules.idle_timeout));
+    // A session that is dropped must not leave the connection to a writer that nobody reads from.
+    let mut writer = AbortOnDropHandle::new(writer);
     let mut under_way = JoinSet::new();
     let mut backlog = VecDeque::new();
     let mut heard = Instant::now();
     let mut has_asked = false;
     let last_word = loop {
         let mut awaited = None;
-        while let Some(next) = backlog.pop_front() {
-            let Received {
-                count,
-                request,
-                bytes,
-            } = next;
+        while let Some(count) = backlog.front().map(|next: &Received<R>| next.count) {
             let Some(place) = in_flight.try_take(count) else {
                 awaited = Some(count);
-                backlog.push_front(Received {
-                    count,
-                    request,
-                    bytes,
-                });
                 break;
             };
-            let (bytes, refusal) = match bytes {
-                Ok(bytes) => (bytes, None),
-                Err(refusal) => (TakenBytes::default(), Some(refusal)),
+            let Some(Received { request, bytes, .. }) = backlog.pop_front() else {
+                break;
             };
-            let (answer, sender) = (answer(request, refusal), sender.clone());
+            let (answer, sender) = (answer(request, None), sender.clone());
             under_way.spawn(async move {
                 let mut bytes = bytes;
                 if let Some(answer) = answer.await {
@@ -196,19 +283,26 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
         tokio::select! {
             // There is room for the next one.
             _ = in_flight.take(awaited.unwrap_or_default()), if awaited.is_some() => {}
-            next = incoming.next(), if is_reading => {
+            next = unfinished.next(&mut incoming), if is_reading => {
                 match next {
-                    None => return,
-                    Some(Incoming::Other) => {}
+                    None => return close(under_way, sender, writer).await,
+                    Some(Incoming::Other(_)) => {}
                     Some(Incoming::Request(request)) => {
                         if awaited.is_some() {
                             rules.metrics.refused(Refusal::InFlight);
                         }
-                        backlog.push_back(Received {
-                            count: count(&request),
-                            bytes: rules.account.take(request.as_ref().len()),
-                            request,
-                        });
+                        match rules.account.take(request.as_ref().len()) {
+                            Ok(bytes) => {
+                                let count = count(&request);
+                                backlog.push_back(Received { count, request, bytes });
+                            }
+                            // Now, and not in its turn: there is no room to keep it.
+                            Err(refusal) => {
+                                if let Some(answer) = answer(request, Some(refusal)).await {
+                                    let _ = sender.send((answer, None)).await;
+                                }
+                            }
+                        }
                     }
                     Some(Incoming::Last(word)) => break Some(word),
                 }
@@ -221,14 +315,16 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
                 // A full channel means that the client does not read: the writer will give it up.
                 let _ = rules.keep_alive.clone().map(|ping| sender.try_send((ping, None)));
             }
-            () = sleep_until(heard + rules.idle_timeout), if is_reading && (is_asking || is_idle) => return,
+            () = sleep_until(heard + rules.idle_timeout), if is_reading && (is_asking || is_idle) => {
+                return close(under_way, sender, writer).await;
+            }
             () = rules.draining.cancelled() => break rules.goodbye.clone(),
             _ = &mut writer => return,
         }
     };
     let finish = async {
-        for Received { request, bytes, .. } in backlog {
-            if let Some(answer) = answer(request, bytes.err()).await {
+        for Received { request, .. } in backlog {
+            if let Some(answer) = answer(request, None).await {
                 let _ = sender.send((answer, None)).await;
             }
         }
@@ -246,6 +342,12 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
     } else {
         let _ = timeout(rules.idle_timeout.min(LAST_ANSWERS), finish).await;
     }
+}
+
+/// Ends what is under way, and the connection as its protocol wants it.
+async fn close<T>(under_way: JoinSet<()>, answers: mpsc::Sender<T>, writer: AbortOnDropHandle<()>) {
+    drop((under_way, answers));
+    let _ = timeout(LAST_ANSWERS, writer).await;
 }
 
 /// Whatever is ready together goes out in one write.
@@ -269,4 +371,65 @@ async fn write<M, Out: Sink<M> + Unpin>(
         }
     }
     let _ = timeout(patience, outgoing.close()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::Context;
+
+    use forrst_stores::MemoryStore;
+    use futures_util::stream;
+
+    use super::*;
+
+    /// A client that reads nothing. The token is cancelled when the connection to it is closed.
+    struct Deaf(#[expect(dead_code, reason = "only held")] tokio_util::sync::DropGuard);
+
+    impl Sink<Bytes> for Deaf {
+        type Error = ();
+
+        fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            Poll::Pending
+        }
+
+        fn start_send(self: Pin<&mut Self>, _: Bytes) -> Result<(), ()> {
+            Ok(())
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            Poll::Pending
+        }
+
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_that_is_dropped_closes_its_connection() {
+        let server = Server::builder()
+            .store(Arc::new(MemoryStore::new()))
+            .build()
+            .unwrap();
+        let rules = Rules {
+            in_flight: InFlight::new(1),
+            account: SessionAccount::new(&server, &Credential::Local, None, Arc::default()),
+            idle_timeout: Duration::from_secs(60 * 60),
+            keep_alive: None,
+            goodbye: None,
+            draining: CancellationToken::new(),
+            metrics: server.core.metrics.clone(),
+        };
+        let requests = stream::iter([Incoming::Request(Bytes::new())]);
+        let incoming = requests.chain(stream::pending());
+        let closed = CancellationToken::new();
+        let outgoing = Deaf(closed.clone().drop_guard());
+        let answer = |_, _| std::future::ready(Some(Bytes::from_static(b"answer")));
+        let session = run(incoming, outgoing, rules, |_| 1, answer);
+        // The answer is on its way by then.
+        assert!(timeout(Duration::from_millis(50), session).await.is_err());
+        let closed = timeout(Duration::from_secs(20), closed.cancelled()).await;
+        assert!(closed.is_ok(), "the connection outlives its session");
+    }
 }

@@ -96,10 +96,9 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         loop {
             ready!(on_stream!(self, stream => stream.poll_read_ready(cx)))?;
-            let room = buffer.initialize_unfilled();
-            match on_stream!(self, stream => stream.try_read(room)) {
-                Ok(count) => {
-                    buffer.advance(count);
+            // The rest of the buffer is not touched: it may be as long as a frame is announced to be.
+            match on_stream!(self, stream => stream.try_read_buf(buffer)) {
+                Ok(_) => {
                     self.0.reads.fetch_add(1, Ordering::Relaxed);
                     return Poll::Ready(Ok(()));
                 }

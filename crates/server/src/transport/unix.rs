@@ -15,8 +15,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
+use super::intake::{Intake, LimitedStream};
 use super::listeners::ConnectionPermit;
-use super::serve::accept_error;
+use super::serve::AcceptErrors;
 use super::session::{self, InFlight, Incoming, Rules, SessionAccount};
 use super::socket::Socket;
 use crate::Server;
@@ -57,6 +58,7 @@ impl Server {
         let owner = std::fs::metadata(&path)?.uid();
         let server = self.clone();
         Ok(async move {
+            let mut errors = AcceptErrors::default();
             loop {
                 let accepted = tokio::select! {
                     () = server.core.draining.cancelled() => break,
@@ -70,7 +72,7 @@ impl Server {
                         let serve = async move { run(stream, &connection, permit).await };
                         server.core.tasks.spawn(serve);
                     }
-                    Err(error) => accept_error(&error).await,
+                    Err(error) => errors.note(&error).await,
                 }
             }
             let _ = std::fs::remove_file(path);
@@ -105,7 +107,9 @@ fn is_from_another_user(stream: &UnixStream, owner: u32) -> bool {
 
 async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermit>) {
     let socket = Socket::from(stream);
-    let (reader, writer) = (socket.clone(), socket.clone());
+    let writer = socket.clone();
+    let intake = Arc::<Intake>::default();
+    let reader = LimitedStream::new(socket.clone(), intake.clone());
     let mut codec = LengthDelimitedCodec::new();
     codec.set_max_frame_length(u32::MAX as usize);
     let mut outgoing = FramedWrite::new(writer, codec);
@@ -118,7 +122,7 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
     let from: Arc<str> = "unix".into();
     let rules = Rules {
         in_flight: InFlight::new(limits.max_in_flight),
-        account: SessionAccount::new(server, Credential::Local, Some(from.clone())),
+        account: SessionAccount::new(server, &Credential::Local, Some(from.clone()), intake),
         idle_timeout: IDLE,
         keep_alive: None,
         goodbye: None,

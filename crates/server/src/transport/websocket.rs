@@ -16,6 +16,9 @@ use super::session::{self, InFlight, Incoming, Rules, SessionAccount};
 use crate::Server;
 use crate::limits::Refusal;
 
+/// The head of a ping, a pong or a close as a client sends it.
+const CONTROL_HEAD: usize = 6;
+
 /// What each WebSocket reads at once, and keeps for that.
 const READ_BUFFER: usize = 8 * 1024;
 
@@ -53,9 +56,17 @@ async fn run(
         code: close_code::AWAY,
         reason: "the server is shutting down".into(),
     };
+    let intake = connection
+        .as_ref()
+        .map(|connection| connection.intake.clone());
     let rules = Rules {
         in_flight: InFlight::new(limits.max_in_flight),
-        account: SessionAccount::new(server, sender.credential.clone(), sender.from.clone()),
+        account: SessionAccount::new(
+            server,
+            &sender.credential,
+            sender.from.clone(),
+            intake.unwrap_or_default(),
+        ),
         idle_timeout: limits.idle_timeout,
         keep_alive: Some(Message::Ping(Bytes::new())),
         goodbye: Some(Message::Close(Some(goodbye))),
@@ -87,7 +98,7 @@ async fn run(
         .map(|message| match message {
             Ok(Message::Text(text)) => Incoming::Request(Frame::read(Bytes::from(text))),
             Ok(Message::Binary(bytes)) => Incoming::Request(Frame::read(bytes)),
-            Ok(_) => Incoming::Other,
+            Ok(control) => Incoming::Other(CONTROL_HEAD + session::Message::length(&control)),
             Err(_) => {
                 server.core.metrics.refused(Refusal::Body);
                 Incoming::Last(too_large())

@@ -54,6 +54,11 @@ impl Keyspace {
         format!("{}:format", self.prefix)
     }
 
+    /// A key that is never there.
+    pub(super) fn probe_key(&self) -> String {
+        format!("{}:probe", self.prefix)
+    }
+
     pub(super) fn secret_key(&self) -> String {
         format!("{}:secret", self.prefix)
     }

@@ -411,6 +411,28 @@ async fn the_notice_of_another_lease_stays_silent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_guard_that_releases_notifies_the_others_of_its_lease() {
+    let service = service();
+    let attempt = AcquireRequest {
+        attempt: Some(Attempt::parse("1").unwrap()),
+        ..request("a", DAY, None)
+    };
+    let mut guards = Vec::new();
+    for _ in 0..2 {
+        match service.acquire(attempt.clone()).await.unwrap() {
+            AcquireOutcome::Granted(guard) => guards.push(guard),
+            other => panic!("{other:?}"),
+        }
+    }
+    let [first, second] = guards.try_into().unwrap();
+    assert_eq!(first.lease().fence, second.lease().fence);
+    let released = first.loss();
+    assert!(matches!(first.release().await, ReleaseOutcome::Released));
+    assert!(second.loss().is_lost());
+    assert!(!released.is_lost(), "it was given back in time");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_loss_by_the_clock_stays_known_after_the_guard_is_gone() {
     let service = service();
     for is_dropped in [true, false] {

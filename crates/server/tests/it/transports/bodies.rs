@@ -2,10 +2,12 @@
 
 use forrst_server::Limits;
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
 
 use crate::transports::host::{Host, soon};
 use crate::transports::http1::{Http1, post};
 use crate::transports::http2::Http2;
+use crate::transports::unix_client::{Frames, UnixHost, frame};
 use crate::transports::websocket_client::Socket;
 use crate::wire::{Ask, ask, expect};
 
@@ -154,15 +156,25 @@ async fn large_requests_that_wait_do_not_fill_the_memory_over_http2() {
 
 #[tokio::test]
 async fn large_requests_that_wait_do_not_fill_the_memory_over_a_websocket() {
-    let host = Host::with(frugal()).await;
+    check_websocket(frugal(), OVER_BUDGET).await;
+    let limits = Limits {
+        max_body: 100_000,
+        max_bytes_per_caller: 400_000,
+        ..Limits::default()
+    };
+    check_websocket(limits, "Too many bytes of this caller are under way").await;
+}
+
+/// What does not fit is refused by an answer, and the connection stays.
+async fn check_websocket(limits: Limits, why: &str) {
+    let host = Host::with(limits).await;
     let mut socket = Socket::connect(&host).await;
     for number in 0..20 {
         socket.send(large_call(number).rpc(number)).await;
     }
     for _ in FIT..20 {
         let answer = socket.answer().await;
-        let refused =
-            json!({"result": {"errors": [{"code": "RATE_LIMITED", "message": OVER_BUDGET}]}});
+        let refused = json!({"result": {"errors": [{"code": "RATE_LIMITED", "message": why}]}});
         expect(&answer, &refused);
         // The id is the request's own.
         assert_eq!(answer["result"]["id"], answer["id"].to_string());
@@ -183,6 +195,27 @@ async fn large_requests_that_wait_do_not_fill_the_memory_over_a_websocket() {
     );
 }
 
+/// What is refused for its size must not be kept until it is its turn.
+#[tokio::test]
+async fn a_request_that_is_refused_for_its_size_does_not_wait_for_others() {
+    let host = Host::with(Limits {
+        max_in_flight: 1,
+        ..frugal()
+    })
+    .await;
+    let mut socket = Socket::connect(&host).await;
+    // One is under way, and as many as fit wait for it.
+    for number in (0..).take(FIT + 1) {
+        socket.send(large_call(number).rpc(number)).await;
+    }
+    let refused = json!({"id": FIT, "result": {"errors": [{"message": OVER_BUDGET}]}});
+    expect(&socket.answer().await, &refused);
+    for number in 0..FIT {
+        host.seen.open_gate();
+        expect(&socket.answer().await, &json!({"id": number}));
+    }
+}
+
 /// A body without a length takes its bytes as it arrives, and is put together from its parts.
 #[tokio::test]
 async fn a_chunked_body_grows_beyond_a_small_request() {
@@ -199,4 +232,89 @@ async fn a_chunked_body_grows_beyond_a_small_request() {
         .await;
     let answer = client.answer().await;
     assert_eq!(answer.status, 200);
+}
+
+/// One frame of more than 16 KiB may arrive at a time.
+fn meagre() -> Limits {
+    Limits {
+        max_body: 100_000,
+        max_bytes: 200_000,
+        ..Limits::default()
+    }
+}
+
+/// Waits until a frame is not read on.
+async fn until_no_room(host: &Host) {
+    let mut client = Http1::connect(host).await;
+    soon(async {
+        loop {
+            client
+                .send("GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n")
+                .await;
+            let metrics = client.answer().await.body;
+            let metrics = String::from_utf8(metrics).unwrap();
+            if metrics.contains("forrst_limits_hit_total{limit=\"bytes\"} 1\n") {
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+/// A frame of a WebSocket as clients send it, masked with zeros.
+fn websocket_frame(first: u8, payload: &str) -> Vec<u8> {
+    let mut frame = vec![first, 0x80 | 127];
+    frame.extend((payload.len() as u64).to_be_bytes());
+    frame.extend([0; 4]);
+    frame.extend(payload.as_bytes());
+    frame
+}
+
+#[tokio::test]
+async fn messages_that_do_not_end_are_read_as_far_as_there_is_room() {
+    const TEXT: u8 = 0x01;
+    const LAST: u8 = 0x80;
+    const PING: [u8; 6] = [0x89, 0x80, 0, 0, 0, 0];
+    let message = ask("test.echo").arguments(json!({"x": "x".repeat(90_000)}));
+    let message = message.rpc(1).to_string();
+    let whole = websocket_frame(LAST | TEXT, &message);
+    // In fragments, with a sign of life between them.
+    let (first, last) = message.split_at(80_000);
+    let mut fragments = websocket_frame(TEXT, first);
+    fragments.extend(PING);
+    fragments.extend(websocket_frame(LAST, last));
+    for message in [whole, fragments] {
+        let host = Host::with(meagre()).await;
+        let (start, end) = message.split_at(message.len() - 10);
+        let (mut one, mut other) = (Socket::connect(&host).await, Socket::connect(&host).await);
+        for socket in [&mut one, &mut other] {
+            soon(socket.0.get_mut().write_all(start)).await.unwrap();
+        }
+        until_no_room(&host).await;
+        // Neither is lost. One that ends makes room for the other.
+        drop(one);
+        soon(other.0.get_mut().write_all(end)).await.unwrap();
+        expect(&other.answer().await, &json!({"result": {"id": "req_1"}}));
+    }
+}
+
+#[tokio::test]
+async fn frames_that_do_not_end_are_read_as_far_as_there_is_room() {
+    let unix = UnixHost::start(Host::with(meagre()).await).await;
+    let (mut one, mut other) = (
+        Frames::connect(&unix.socket).await,
+        Frames::connect(&unix.socket).await,
+    );
+    let frame = frame(&sized(90_000));
+    let (start, end) = frame.split_at(frame.len() - 10);
+    for client in [&mut one, &mut other] {
+        client.send(start).await;
+    }
+    until_no_room(&unix.host).await;
+    drop(one);
+    other.send(end).await;
+    expect(
+        &other.answer().await,
+        &json!({"id": "req_1", "errors": "<absent>"}),
+    );
 }

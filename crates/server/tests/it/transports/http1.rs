@@ -101,11 +101,24 @@ impl Http1 {
         answer
     }
 
-    /// Whether anything more comes from the server.
+    /// Reads an answer to its end; whether there was one.
     pub(crate) async fn try_answer(&mut self) -> bool {
-        let mut line = String::new();
-        let read = soon(self.stream.read_line(&mut line)).await;
-        read.is_ok_and(|count| count > 0)
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            let read = soon(self.stream.read_line(&mut line)).await;
+            if !read.is_ok_and(|count| count > 0) {
+                return false;
+            }
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            if line == "\r\n" {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        soon(self.stream.read_exact(&mut body)).await.is_ok()
     }
 
     async fn line(&mut self) -> String {

@@ -1,4 +1,4 @@
-//! Redis is full, and throws nothing away: what is held can be given back.
+//! Redis is full, and throws nothing away: what is held can be given back. Or it takes no writes at all.
 
 use forrst_lock::LockStore;
 use forrst_testkit::RedisServer;
@@ -25,4 +25,16 @@ async fn a_full_redis_grants_nothing_new_but_takes_back_what_it_has() {
 
     redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     take_again(&store, "new").await;
+}
+
+#[tokio::test]
+async fn a_redis_that_cannot_be_written_is_not_healthy() {
+    let redis = RedisServer::start();
+    let store = open(&redis).await;
+    store.health().await.unwrap();
+    redis.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    assert!(acquire(&store, "k", claim("a")).await.is_err());
+    assert!(store.health().await.is_err());
+    redis.cli(&["REPLICAOF", "NO", "ONE"]);
+    store.health().await.unwrap();
 }

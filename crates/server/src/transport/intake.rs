@@ -1,0 +1,113 @@
+//! How much is read of a connection.
+//!
+//! A codec reads on until there is nothing left or a message is whole. A session counts the bytes of a message that is not, and
+//! lets the codec read no further than it has taken bytes for.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// How much was read of a connection, and how much may be.
+#[derive(Debug)]
+pub(super) struct Intake {
+    received: AtomicU64,
+    limit: AtomicU64,
+}
+
+impl Default for Intake {
+    fn default() -> Self {
+        Self {
+            received: AtomicU64::new(0),
+            limit: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+impl Intake {
+    pub(super) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Nothing is read beyond so many bytes. A task that has been kept from reading is not woken: it has to try again.
+    pub(super) fn limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// How much more may be read.
+    pub(super) fn left(&self) -> u64 {
+        let limit = self.limit.load(Ordering::Relaxed);
+        limit.saturating_sub(self.received())
+    }
+}
+
+/// A stream that is read as far as its intake allows.
+#[derive(Debug)]
+pub(super) struct LimitedStream<S> {
+    stream: S,
+    intake: Arc<Intake>,
+}
+
+impl<S> LimitedStream<S> {
+    pub(super) fn new(stream: S, intake: Arc<Intake>) -> Self {
+        Self { stream, intake }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for LimitedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let left = usize::try_from(self.intake.left()).unwrap_or(usize::MAX);
+        if left == 0 {
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        if left >= buffer.remaining() {
+            ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        } else {
+            let mut part = ReadBuf::new(buffer.initialize_unfilled_to(left));
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut part))?;
+            let count = part.filled().len();
+            buffer.advance(count);
+        }
+        let count = (buffer.filled().len() - before) as u64;
+        self.intake.received.fetch_add(count, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for LimitedStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
