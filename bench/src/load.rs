@@ -141,7 +141,7 @@ pub(crate) struct Measured {
 
 impl Measured {
     /// Two runs at the same time that watched a server each, and the same store.
-    pub(crate) fn together(mut self, other: Self) -> Self {
+    pub(crate) fn together(mut self, other: &Self) -> Self {
         let (own, others) = (self.done as f64, other.done as f64);
         let all = (own + others).max(1.0);
         let servers = self.cpu_micros.server.zip(other.cpu_micros.server);

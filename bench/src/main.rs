@@ -4,11 +4,10 @@
 //! the machine down for a moment slows all of them down. Servers are processes of their own, on free ports and in temporary
 //! folders.
 
-// Rates, shares and counts for people: none of them needs 53 bits, or has a sign.
+// Rates, shares and counts for people: none of them needs 53 bits.
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
     reason = "numbers for people"
 )]
 

@@ -11,7 +11,7 @@ use crate::workload::WorkloadArguments;
 /// Measure the server, its stores and its peers, and print tables of ratios.
 ///
 /// Everything it needs is started on free ports and in temporary folders: our
-/// own servers, redis-server, and PostgreSQL, strace and valgrind where they are
+/// own servers, redis-server, and Postgres, strace and valgrind where they are
 /// installed. What is compared runs in turns within one run; a row has the median
 /// of all repetitions and their spread. Compare ratios: absolute numbers are those
 /// of a machine on which client and server share the cores.
@@ -119,7 +119,7 @@ pub(crate) enum Section {
     Floors,
     /// Our server: each store over each transport, with 1 to 256 callers; latency, CPU, allocations, system calls
     Ours,
-    /// Bare Redis scripts, rslock, PostgreSQL and etcd: cycles, and hand-overs of one lock between 64 callers
+    /// Bare Redis scripts, rslock, Postgres and etcd: cycles, and hand-overs of one lock between 64 callers
     Peers,
     /// The same with 100 000 and 1 000 000 held locks, and with up to 10 000 waiters
     Scale,

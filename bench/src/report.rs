@@ -247,7 +247,7 @@ mod tests {
 | hyper  | 51.0k (50.0k–52.0k) |      – |
 | etcd   | not installed |        |
 ";
-        let squeeze = |text: &str| text.replace(' ', "").replace('-', "");
+        let squeeze = |text: &str| text.replace([' ', '-'], "");
         assert_eq!(squeeze(&table.text()), squeeze(expected));
         assert_eq!(table.cell("hyper", 0).unwrap().median, 51e3);
     }

@@ -1,4 +1,4 @@
-//! PostgreSQL: advisory locks, and a table with a row for each lock.
+//! Postgres: advisory locks, and a table with a row for each lock.
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -206,7 +206,7 @@ impl Drop for Postgres {
     }
 }
 
-/// PostgreSQL refuses to run as root. Then it runs as its own user, or as `nobody`.
+/// Postgres refuses to run as root. Then it runs as its own user, or as `nobody`.
 fn unprivileged_user() -> Result<Option<(u32, u32)>, String> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);

@@ -2,7 +2,7 @@
 
 use super::variants::{Outcome, Variant};
 use super::{Bench, CALLERS, Redis, forrst};
-use crate::load::{Measured, Pace, Watched};
+use crate::load::{Pace, Watched};
 use crate::peers::postgres::Postgres;
 use crate::peers::{fred_scripts, redis_rs, rslock};
 use crate::report::{Column, Table, Unit};
@@ -190,7 +190,7 @@ fn two_nodes<'a>(
                 first.drive(half, Pace::Closed, duration),
                 second.drive(half, Pace::Closed, duration)
             );
-            Ok(Measured::together(first?, second?))
+            Ok(first?.together(&second?))
         }
     }))
 }

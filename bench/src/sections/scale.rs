@@ -11,102 +11,107 @@ use crate::serve::{Command, Served, Store};
 use crate::subject::{Subject, Transport};
 use crate::wire::{SERIAL, locked_echo};
 
-const EMBEDDED: Store = Store::Embedded {
-    waits_for_disk: true,
-};
+/// Below this, what a process grows by says nothing about one of them.
+const MANY: u64 = 10_000;
 
 pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
-    let redis = Redis::start()?;
     let mut tables = Vec::new();
-    let held: &[u64] = if bench.effort.quick {
-        &[0, 100_000]
-    } else {
-        &[0, 100_000, 1_000_000]
-    };
-    for (name, store) in [("memory", Store::Memory), ("embedded, full", EMBEDDED)] {
-        tables.push(beside_held(bench, name, &store, None, held).await?);
+    for kind in [Kind::Memory, Kind::Embedded, Kind::Redis] {
+        let held: &[u64] = match kind {
+            Kind::Redis if bench.effort.quick => &[0, 10_000],
+            // A million takes Redis a minute.
+            Kind::Redis if !bench.effort.full => &[0, 100_000],
+            _ if bench.effort.quick => &[0, 100_000],
+            _ => &[0, 100_000, 1_000_000],
+        };
+        let title = format!("Scale: cycles beside held locks, {}", kind.name());
+        tables.push(
+            kind.table(bench, title, "held", held, Command::Hold)
+                .await?,
+        );
     }
-    // A million takes Redis a minute.
-    let held = if bench.effort.full { held } else { &held[..2] };
-    // Not quick at all: each lock is a script.
-    let held = if bench.effort.quick {
-        &[0, 10_000]
-    } else {
-        held
-    };
-    tables.push(beside_held(bench, "Redis", &redis.store(), Some(&redis), held).await?);
-    for (name, store) in [
-        ("memory", Store::Memory),
-        ("embedded, full", EMBEDDED),
-        ("Redis", redis.store()),
-    ] {
-        tables.push(beside_waiters(bench, name, &store).await?);
+    for kind in [Kind::Memory, Kind::Embedded, Kind::Redis] {
+        let title = format!("Scale: cycles beside waiters for one lock, {}", kind.name());
+        let waiting = &[0, 1, 100, 10_000];
+        tables.push(
+            kind.table(bench, title, "waiting", waiting, Command::Wait)
+                .await?,
+        );
     }
     Ok(tables)
 }
 
-/// Servers in the state that a command brings about, and what memory it took for each.
-fn servers(
-    store: &Store,
-    store_pid: Option<u32>,
-    counts: &[u64],
-    command: fn(u64) -> Command,
-) -> Result<Vec<(u64, Arc<Served>, Option<f64>)>, String> {
-    let mut servers = Vec::new();
-    for count in counts {
-        let served = forrst(store)?;
-        let pid = store_pid.unwrap_or_else(|| served.pid());
+#[derive(Clone, Copy)]
+enum Kind {
+    Memory,
+    Embedded,
+    Redis,
+}
+
+/// A server in the state that a command has brought about.
+struct Filled {
+    count: u64,
+    served: Arc<Served>,
+    /// What the process that keeps the locks has grown by, for each of them.
+    bytes_each: Option<f64>,
+    _redis: Option<Redis>,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Embedded => "embedded, full",
+            Self::Redis => "Redis",
+        }
+    }
+
+    async fn table(
+        self,
+        bench: &Bench<'_>,
+        title: String,
+        rows_are: &'static str,
+        counts: &[u64],
+        command: fn(u64) -> Command,
+    ) -> Result<Table, String> {
+        let servers = counts.iter().map(|count| self.filled(*count, command));
+        let servers: Vec<Filled> = servers.collect::<Result<_, String>>()?;
+        let mut table = cycles(bench, &servers, rows_are).await;
+        table.title = format!("{title}; callers: {CALLERS}");
+        Ok(table)
+    }
+
+    fn filled(self, count: u64, command: fn(u64) -> Command) -> Result<Filled, String> {
+        let redis = match self {
+            Self::Redis => Some(Redis::start()?),
+            Self::Memory | Self::Embedded => None,
+        };
+        let store = match &redis {
+            Some(redis) => redis.store(),
+            None if matches!(self, Self::Memory) => Store::Memory,
+            None => Store::Embedded {
+                waits_for_disk: true,
+            },
+        };
+        let served = forrst(&store)?;
+        let pid = redis.as_ref().map_or(served.pid(), |redis| redis.pid);
         let before = resident_bytes(pid)?;
-        if *count > 0 {
-            served.ask(command(*count))?;
+        if count > 0 {
+            served.ask(command(count))?;
         }
         let grown = resident_bytes(pid)?.saturating_sub(before);
-        let each = (*count > 0).then(|| grown as f64 / *count as f64);
-        servers.push((*count, served, each));
+        Ok(Filled {
+            count,
+            served,
+            bytes_each: (count >= MANY).then(|| grown as f64 / count as f64),
+            _redis: redis,
+        })
     }
-    Ok(servers)
 }
 
-async fn beside_held(
-    bench: &Bench<'_>,
-    name: &str,
-    store: &Store,
-    redis: Option<&Redis>,
-    counts: &[u64],
-) -> Result<Table, String> {
-    let servers = servers(store, redis.map(|redis| redis.pid), counts, Command::Hold)?;
-    let mut table = cycles(bench, &servers, "held").await;
-    table.title = format!("Scale: cycles beside held locks, {name}; callers: {CALLERS}");
-    Ok(table)
-}
-
-async fn beside_waiters(bench: &Bench<'_>, name: &str, store: &Store) -> Result<Table, String> {
-    let counts = [0, 1, 100, 10_000];
-    let redis = match store {
-        // The queue of one run is not to be seen by the next.
-        Store::Redis { .. } => Some(Redis::start()?),
-        _ => None,
-    };
-    let store = redis.as_ref().map_or(store.clone(), Redis::store);
-    let mut all = Vec::new();
-    for count in counts {
-        if let Some(redis) = &redis {
-            redis.server.cli(&["FLUSHALL"]);
-        }
-        all.extend(servers(&store, None, &[count], Command::Wait)?);
-    }
-    let mut table = cycles(bench, &all, "waiting").await;
-    table.title = format!("Scale: cycles beside waiters for one lock, {name}; callers: {CALLERS}");
-    Ok(table)
-}
-
-async fn cycles(
-    bench: &Bench<'_>,
-    servers: &[(u64, Arc<Served>, Option<f64>)],
-    rows_are: &'static str,
-) -> Table {
+async fn cycles(bench: &Bench<'_>, servers: &[Filled], rows_are: &'static str) -> Table {
     let duration = bench.effort.duration();
-    let variants = servers.iter().map(|(count, served, _)| {
+    let variants = servers.iter().map(|Filled { count, served, .. }| {
         let subject = Subject::new(served, Transport::Http1, locked_echo(SERIAL, None));
         Variant::new(count.to_string(), move || {
             let subject = subject.clone();
@@ -114,20 +119,17 @@ async fn cycles(
         })
     });
     let outcomes = bench.in_turns(variants.collect()).await;
-    let rows = outcomes
-        .iter()
-        .zip(servers)
-        .map(|(outcome, (_, _, bytes))| {
-            outcome.row(|| {
-                vec![
-                    outcome.spread(|run| run.per_second),
-                    outcome.ratio(&outcomes[0], |run| run.per_second),
-                    outcome.spread(|run| run.quantile_micros(0.99)),
-                    outcome.spread_of(|run| run.cpu_micros.server),
-                    Spread::of(*bytes),
-                ]
-            })
-        });
+    let rows = outcomes.iter().zip(servers).map(|(outcome, filled)| {
+        outcome.row(|| {
+            vec![
+                outcome.spread(|run| run.per_second),
+                outcome.ratio(&outcomes[0], |run| run.per_second),
+                outcome.spread(|run| run.quantile_micros(0.99)),
+                outcome.spread_of(|run| run.cpu_micros.server),
+                Spread::of(filled.bytes_each),
+            ]
+        })
+    });
     let rows: Vec<(String, Row)> = rows.collect();
     Table {
         section: "scale",
@@ -141,6 +143,6 @@ async fn cycles(
             Column::new("bytes each", Unit::Bytes),
         ],
         rows,
-        note: "",
+        note: "Bytes are those that the process with the locks grew by: Redis itself, or our server.",
     }
 }
