@@ -26,18 +26,20 @@ const COUNTED: u64 = 2048;
 
 pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
     let servers = Servers::start()?;
-    let mut tables = vec![servers.throughput(bench, CALLERS, &TRANSPORTS).await];
+    let at_most = servers.throughput(bench, CALLERS, &TRANSPORTS).await;
+    let mut tables = vec![table(CALLERS, &at_most)];
     for callers in [1, 16, 256] {
         let transports = match bench.effort.full {
             true => &TRANSPORTS[..],
             false => &FEW_TRANSPORTS[..],
         };
         if !bench.effort.quick || callers == 1 {
-            tables.push(servers.throughput(bench, callers, transports).await);
+            let outcomes = servers.throughput(bench, callers, transports).await;
+            tables.push(table(callers, &outcomes));
         }
     }
     tables.push(servers.costs(bench).await);
-    tables.push(servers.latencies(bench).await);
+    tables.push(servers.latencies(bench, &at_most).await);
     Ok(tables)
 }
 
@@ -103,7 +105,7 @@ impl Servers {
         bench: &Bench<'_>,
         callers: usize,
         transports: &[Transport],
-    ) -> Table {
+    ) -> Vec<Outcome> {
         let duration = bench.effort.duration();
         let mut variants = Vec::new();
         let mut add = |name: &str, subject: Subject| {
@@ -111,7 +113,7 @@ impl Servers {
                 (Transport::WebSocket, true) => "WebSocket each",
                 (transport, _) => transport.name(),
             };
-            let label = format!("{name}, {way}");
+            let label = label(name, way);
             variants.push(Variant::new(label, move || {
                 let subject = subject.clone();
                 async move { subject.drive(callers, Pace::Closed, duration).await }
@@ -128,29 +130,19 @@ impl Servers {
                 add(case.name, subject);
             }
         }
-        let outcomes = bench.in_turns(variants).await;
-        throughput(
-            "ours",
-            format!("Ours: one request a cycle, a fresh key each; callers: {callers}"),
-            "store, transport",
-            &outcomes,
-            "HTTP/1.1 and \"WebSocket each\": a connection for each caller; all others: one connection for all callers.",
-        )
+        bench.in_turns(variants).await
     }
 
     /// Allocations and system calls of the server for each request.
     async fn costs(&self, bench: &Bench<'_>) -> Table {
-        let counted = if bench.effort.quick {
-            COUNTED / 4
-        } else {
-            COUNTED
+        let (counted, transports) = match bench.effort.quick {
+            true => (COUNTED / 8, &FEW_TRANSPORTS[..]),
+            false => (COUNTED, &TRANSPORTS[..]),
         };
         let mut rows = Vec::new();
         let hyper = [(&self.hyper, Transport::Http1)];
-        let ours = self
-            .ours
-            .iter()
-            .flat_map(|case| TRANSPORTS.map(|transport| (case, transport)));
+        let of = |case| transports.iter().map(move |transport| (case, *transport));
+        let ours = self.ours.iter().flat_map(of);
         for (case, transport) in hyper.into_iter().chain(ours) {
             let subject = case.subject(transport);
             let label = format!("{}, {}", case.name, transport.name());
@@ -174,7 +166,7 @@ impl Servers {
     }
 
     /// Latencies in an open loop, of hyper and one of ours at the same rates.
-    async fn latencies(&self, bench: &Bench<'_>) -> Table {
+    async fn latencies(&self, bench: &Bench<'_>, at_most: &[Outcome]) -> Table {
         let duration = bench.effort.duration();
         let mut rows = Vec::new();
         let hyper = self.hyper.subject(Transport::Http1);
@@ -183,10 +175,15 @@ impl Servers {
                 continue;
             }
             let ours = case.subject(Transport::Http1);
-            let mut slower = f64::INFINITY;
-            for subject in [&hyper, &ours] {
-                let most = subject.drive(CALLERS, Pace::Closed, duration).await;
-                slower = slower.min(most.map_or(f64::INFINITY, |most| most.per_second));
+            let slower = [&self.hyper, case].map(|case| {
+                let label = label(case.name, Transport::Http1.name());
+                let found = at_most.iter().find(|outcome| outcome.label == label);
+                let most = found.and_then(|outcome| outcome.spread(|run| run.per_second));
+                most.map_or(f64::INFINITY, |most| most.median)
+            });
+            let slower = slower[0].min(slower[1]);
+            if !slower.is_finite() {
+                continue;
             }
             for (share, part) in [("¼", 0.25), ("½", 0.5), ("¾", 0.75)] {
                 let pace = Pace::Open {
@@ -225,6 +222,20 @@ impl Servers {
             note: "Each row of ours follows hyper's at the same rate. Requests are due at fixed times; latency counts from then.",
         }
     }
+}
+
+fn label(name: &str, way: &str) -> String {
+    format!("{name}, {way}")
+}
+
+fn table(callers: usize, outcomes: &[Outcome]) -> Table {
+    throughput(
+        "ours",
+        format!("Ours: one request a cycle, a fresh key each; callers: {callers}"),
+        "store, transport",
+        outcomes,
+        "HTTP/1.1 and \"WebSocket each\": a connection for each caller; all others: one connection for all callers.",
+    )
 }
 
 fn latency_row(outcome: &Outcome, hyper: &Outcome) -> (String, Row) {
