@@ -3,6 +3,7 @@
 use super::variants::{Outcome, Variant};
 use super::{Bench, CALLERS, Redis, forrst};
 use crate::load::{Pace, Watched};
+use crate::peers::etcd::Etcd;
 use crate::peers::postgres::Postgres;
 use crate::peers::{fred_scripts, redis_rs, rslock};
 use crate::report::{Column, Table, Unit};
@@ -13,9 +14,10 @@ use crate::wire::{SERIAL, locked_echo};
 pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
     let redis = Redis::start()?;
     let postgres = Postgres::start().await;
+    let etcd = Etcd::start().await;
     Ok(vec![
-        cycles(bench, &redis, &postgres).await?,
-        hand_overs(bench, &redis, &postgres).await?,
+        cycles(bench, &redis, &postgres, &etcd).await?,
+        hand_overs(bench, &redis, &postgres, &etcd).await?,
     ])
 }
 
@@ -32,6 +34,7 @@ async fn cycles(
     bench: &Bench<'_>,
     redis: &Redis,
     postgres: &Result<Postgres, String>,
+    etcd: &Result<Etcd, String>,
 ) -> Result<Table, String> {
     let duration = bench.effort.duration();
     let url = &redis.url();
@@ -72,17 +75,12 @@ async fn cycles(
         }
         Err(reason) => variants.push(Variant::missing("PostgreSQL", reason)),
     }
-    #[cfg(etcd)]
-    let etcd = crate::peers::etcd::Etcd::start().await;
-    #[cfg(etcd)]
-    match &etcd {
+    match etcd {
         Ok(etcd) => variants.push(Variant::new("etcd: lock", move || {
             etcd.cycles(CALLERS, duration)
         })),
         Err(reason) => variants.push(Variant::missing("etcd: lock", reason)),
     }
-    #[cfg(not(etcd))]
-    variants.push(Variant::missing("etcd: lock", NO_ETCD));
     for (label, store) in stores {
         let served = forrst(&store)?;
         for transport in [Transport::Http1, Transport::Unix] {
@@ -106,14 +104,11 @@ async fn cycles(
     ))
 }
 
-#[cfg(not(etcd))]
-const NO_ETCD: &str =
-    "not built: RUSTFLAGS='--cfg etcd' cargo run …, with protoc and etcd installed";
-
 async fn hand_overs(
     bench: &Bench<'_>,
     redis: &Redis,
     postgres: &Result<Postgres, String>,
+    etcd: &Result<Etcd, String>,
 ) -> Result<Table, String> {
     let duration = bench.effort.duration();
     let url = &redis.url();
@@ -131,17 +126,12 @@ async fn hand_overs(
         })),
         Err(reason) => variants.push(Variant::missing("PostgreSQL: advisory lock", reason)),
     }
-    #[cfg(etcd)]
-    let etcd = crate::peers::etcd::Etcd::start().await;
-    #[cfg(etcd)]
-    match &etcd {
+    match etcd {
         Ok(etcd) => variants.push(Variant::new("etcd: lock", move || {
             etcd.hand_overs(CALLERS, duration)
         })),
         Err(reason) => variants.push(Variant::missing("etcd: lock", reason)),
     }
-    #[cfg(not(etcd))]
-    variants.push(Variant::missing("etcd: lock", NO_ETCD));
     let hot = locked_echo("hot", Some(25));
     let stores = [
         ("ours: Redis, one node", redis.store()),
