@@ -26,8 +26,13 @@ use worker::{Load, Tally, work};
 
 /// Put load on a server, measure it, and check that no two holders overlap.
 ///
-/// Every connection takes a lock, holds it, releases it, and begins again. Locks
-/// are called `bench:`, a random number, and a number: nobody else's.
+/// Every connection takes a lock, holds it, releases it, and begins again: as soon
+/// as it can, or with --rate at fixed times, whatever the server does. Locks are
+/// called `bench:`, a random number, and a number: nobody else's.
+///
+/// An acquisition takes as long as it was due, until it was granted or timed out.
+/// Waiting is the part of it until the holder before began to release the lock;
+/// service is the rest. What comes after the end is in no rate.
 ///
 /// A violation is a lock that two held at once, between the answer that granted
 /// it and the request that released it, or a fence that did not grow.
@@ -38,6 +43,7 @@ use worker::{Load, Tally, work};
 Examples:
   forrst bench
   forrst bench --connections 64 --duration 30s --keys 10000
+  forrst bench --rate 2000                     latency at a rate that users would have
   forrst bench --keys 1 --hold 5ms --json      how fast a lock is handed over
 
 Exit codes: 0 done, 1 a violation was found, or nothing was ever granted, 2
@@ -51,6 +57,10 @@ pub(crate) struct BenchArguments {
     /// For how long
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = time::parse)]
     duration: Duration,
+
+    /// How many locks to take each second, over all connections; as many as possible when omitted
+    #[arg(long, value_name = "COUNT", value_parser = rate)]
+    rate: Option<f64>,
 
     /// How many locks there are
     #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = keys)]
@@ -95,6 +105,12 @@ fn count(text: &str, most: usize) -> Result<NonZeroUsize, String> {
     count.ok_or_else(|| format!("expected a number from 1 to {most}"))
 }
 
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok();
+    let rate = rate.filter(|rate| (0.001..=1_000_000.0).contains(rate));
+    rate.ok_or_else(|| "expected a number from 0.001 to 1000000".to_owned())
+}
+
 fn share(text: &str) -> Result<f64, String> {
     let share = text
         .parse()
@@ -110,24 +126,33 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<u8, CommandError> {
             .hint("a lock that may have expired before its grant was heard of proves nothing"));
     }
     let clients = arguments.clients().await?;
+    let started_at = Instant::now();
+    let ends_at = started_at + arguments.duration;
     let load = Arc::new(Load {
         run: format!("{:08x}", fastrand::u32(..)),
         hot: arguments.hot,
         hold: arguments.hold,
         ttl: arguments.ttl,
         block: arguments.block,
-        ends_at: Instant::now() + arguments.duration,
+        interval: arguments.interval(),
+        starts_at: started_at,
+        ends_at,
         referee: Referee::new(arguments.keys.get()),
     });
-    let started_at = Instant::now();
     let progress = Progress::start(arguments.duration, arguments.json, load.clone());
     let mut workers = JoinSet::new();
-    for client in &clients {
-        workers.spawn(work(client.clone(), load.clone()));
+    let places = (0_u32..).map(|number| f64::from(number) / arguments.connection_count());
+    for (client, place) in clients.iter().zip(places) {
+        workers.spawn(work(client.clone(), load.clone(), place));
     }
     let mut end = signal(SignalKind::terminate())
         .map_err(|error| CommandError::local(format!("signals cannot be minded: {error}")))?;
     let mut tally = Tally::new();
+    let mut ended_at = ends_at;
+    let mut end_now = || {
+        load.referee.blow_whistle();
+        ended_at = ended_at.min(Instant::now());
+    };
     loop {
         tokio::select! {
             joined = workers.join_next() => match joined {
@@ -136,11 +161,12 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<u8, CommandError> {
                 None => break,
             },
             // What was measured until now is worth telling.
-            Ok(()) = tokio::signal::ctrl_c() => load.referee.blow_whistle(),
-            Some(()) = end.recv() => load.referee.blow_whistle(),
+            Ok(()) = tokio::signal::ctrl_c() => end_now(),
+            Some(()) = end.recv() => end_now(),
         }
     }
-    let measured = started_at.elapsed();
+    // Those that were under way at the end had their time to finish, which is not a part of it.
+    let measured = ended_at - started_at;
     let settling: JoinSet<bool> = clients
         .into_iter()
         .map(|client| async move { settle(&client).await })
@@ -158,6 +184,16 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<u8, CommandError> {
 }
 
 impl BenchArguments {
+    fn connection_count(&self) -> f64 {
+        u32::try_from(self.connections.get()).map_or(f64::MAX, f64::from)
+    }
+
+    /// How often each connection begins.
+    fn interval(&self) -> Option<Duration> {
+        let rate = self.rate?;
+        Some(Duration::from_secs_f64(self.connection_count() / rate))
+    }
+
     /// One for each connection. The first one makes sure that there is a server.
     async fn clients(&self) -> Result<Vec<Client>, CommandError> {
         let mut clients = Vec::new();

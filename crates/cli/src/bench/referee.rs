@@ -25,6 +25,8 @@ struct Key {
     /// The largest one that was seen.
     fence: Option<Fence>,
     holders: Vec<Grant>,
+    /// When its last holder sent the release.
+    free_since: Option<Instant>,
 }
 
 /// A lock that was granted.
@@ -68,8 +70,8 @@ impl Referee {
         self.keys.len()
     }
 
-    /// To be called when the answer has come.
-    pub(super) fn granted(&self, key: usize, grant: Grant, now: Instant) {
+    /// To be called when the answer has come. Returns when the holder before began to release it, if there was one.
+    pub(super) fn granted(&self, key: usize, grant: Grant, now: Instant) -> Option<Instant> {
         self.grants.fetch_add(1, Ordering::Relaxed);
         let mut record = open(&self.keys[key]);
         // The answer may have been under way for longer than the lease lasts, and then it says nothing about now.
@@ -92,11 +94,13 @@ impl Referee {
         record.fence = record.fence.max(Some(grant.fence));
         record.holders.retain(|held| held.held_until > now);
         record.holders.push(grant);
+        record.free_since
     }
 
     /// To be called before the request is sent.
-    pub(super) fn releases(&self, key: usize, fence: Fence) {
+    pub(super) fn releases(&self, key: usize, fence: Fence, now: Instant) {
         let mut record = open(&self.keys[key]);
+        record.free_since = Some(now);
         if let Some(place) = record.holders.iter().position(|held| held.fence == fence) {
             record.holders.swap_remove(place);
         }
@@ -161,11 +165,23 @@ mod tests {
         for fence in [1, 2, 7] {
             let grant = grant(fence, now + TTL);
             referee.granted(0, grant, now);
-            referee.releases(0, grant.fence);
+            referee.releases(0, grant.fence, now);
         }
         referee.granted(1, grant(3, now + TTL), now);
         assert_eq!(referee.violations(), []);
         assert_eq!(referee.grants(), 4);
+    }
+
+    #[test]
+    fn a_lock_is_free_from_the_moment_it_is_released() {
+        let (referee, now) = (Referee::new(1), Instant::now());
+        let later = now + Duration::from_secs(1);
+        assert_eq!(referee.granted(0, grant(1, now + TTL), now), None);
+        referee.releases(0, grant(1, now).fence, later);
+        assert_eq!(
+            referee.granted(0, grant(2, later + TTL), later),
+            Some(later)
+        );
     }
 
     #[test]
@@ -185,7 +201,7 @@ mod tests {
         for second in [4, 5] {
             let (referee, now) = (Referee::new(1), Instant::now());
             referee.granted(0, grant(5, now + TTL), now);
-            referee.releases(0, grant(5, now).fence);
+            referee.releases(0, grant(5, now).fence, now);
             referee.granted(0, grant(second, now + TTL), now);
             assert!(
                 matches!(referee.violations()[..], [Violation::Fence { .. }]),

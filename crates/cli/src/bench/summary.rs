@@ -20,10 +20,16 @@ const BAD: Style = AnsiColor::Red.on_default().bold();
 pub(super) struct Summary {
     connections: usize,
     keys: usize,
+    /// The time that was measured, without the drain.
     elapsed_ms: u64,
+    /// As it was asked for, each second.
+    rate: Option<f64>,
     pub(super) granted: u64,
+    /// Before the end; a grant in the drain is not counted.
     granted_per_second: f64,
     timed_out: u64,
+    /// Due, and not sent because all connections were busy.
+    unsent: u64,
     refused: u64,
     lost: u64,
     errors: BTreeMap<String, u64>,
@@ -34,11 +40,14 @@ pub(super) struct Summary {
 #[derive(Serialize)]
 struct Latencies {
     acquire: Percentiles,
+    waiting: Percentiles,
+    service: Percentiles,
     release: Percentiles,
 }
 
 #[derive(Serialize)]
 struct Percentiles {
+    count: u64,
     p50: u64,
     p90: u64,
     p99: u64,
@@ -59,19 +68,22 @@ impl Summary {
         tally: &Tally,
         referee: &Referee,
     ) -> Self {
-        let granted = tally.acquire.len();
         Self {
             connections: arguments.connections.get(),
             keys: arguments.keys.get(),
             elapsed_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
-            granted,
-            granted_per_second: per_second(granted, elapsed),
+            rate: arguments.rate,
+            granted: tally.granted,
+            granted_per_second: per_second(tally.granted_in_time, elapsed),
             timed_out: tally.timed_out,
+            unsent: tally.unsent,
             refused: tally.refused,
             lost: tally.lost,
             errors: tally.errors.clone(),
             latency_us: Latencies {
                 acquire: Percentiles::of(&tally.acquire),
+                waiting: Percentiles::of(&tally.waiting),
+                service: Percentiles::of(&tally.service),
                 release: Percentiles::of(&tally.release),
             },
             violations: Violations {
@@ -84,10 +96,12 @@ impl Summary {
     /// For people.
     pub(super) fn told(&self) -> String {
         let mut text = format!(
-            "{} connections, {} keys, {:.1}s\n\n",
+            "{} connections, {} keys, {:.1}s{}\n\n",
             self.connections,
             self.keys,
-            Duration::from_millis(self.elapsed_ms).as_secs_f64()
+            Duration::from_millis(self.elapsed_ms).as_secs_f64(),
+            self.rate
+                .map_or(String::new(), |rate| format!(", {rate} due each second"))
         );
         let _ = writeln!(
             text,
@@ -95,7 +109,12 @@ impl Summary {
             self.granted, self.granted_per_second
         );
         let _ = writeln!(text, "timed out  {}", self.timed_out);
-        for (label, count) in [("refused", self.refused), ("lost", self.lost)] {
+        let rare = [
+            ("not sent", self.unsent),
+            ("refused", self.refused),
+            ("lost", self.lost),
+        ];
+        for (label, count) in rare {
             if count > 0 {
                 let _ = writeln!(text, "{label:<9}  {count}");
             }
@@ -105,6 +124,8 @@ impl Summary {
         }
         let mut table = Table::new(&["", "p50", "p90", "p99", "p99.9", "max"]);
         table.row(&self.latency_us.acquire.row("acquire"));
+        table.row(&self.latency_us.waiting.row("  waiting"));
+        table.row(&self.latency_us.service.row("  service"));
         table.row(&self.latency_us.release.row("release"));
         let _ = write!(text, "\n{}\n{}", table.text(), self.verdict());
         text
@@ -139,6 +160,7 @@ impl Summary {
 impl Percentiles {
     fn of(histogram: &Histogram<u64>) -> Self {
         Self {
+            count: histogram.len(),
             p50: histogram.value_at_quantile(0.5),
             p90: histogram.value_at_quantile(0.9),
             p99: histogram.value_at_quantile(0.99),

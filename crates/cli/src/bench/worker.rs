@@ -17,17 +17,29 @@ pub(super) struct Load {
     pub(super) hold: Duration,
     pub(super) ttl: Duration,
     pub(super) block: Duration,
+    /// How often one connection begins; whenever it can when there is none.
+    pub(super) interval: Option<Duration>,
+    pub(super) starts_at: Instant,
     pub(super) ends_at: Instant,
     pub(super) referee: Referee,
 }
 
 /// What became of it.
 pub(super) struct Tally {
-    /// In microseconds, of those that were granted.
+    /// From the moment that it was due to its outcome, in microseconds: of those that were granted, timed out, or never sent.
     pub(super) acquire: Histogram<u64>,
+    /// The part of it in which another connection held the lock.
+    pub(super) waiting: Histogram<u64>,
+    /// The rest of it.
+    pub(super) service: Histogram<u64>,
     /// In microseconds.
     pub(super) release: Histogram<u64>,
+    pub(super) granted: u64,
+    /// Those before the end; what comes later is the drain.
+    pub(super) granted_in_time: u64,
     pub(super) timed_out: u64,
+    /// Those that were due when all connections were busy until the end.
+    pub(super) unsent: u64,
     pub(super) refused: u64,
     /// Leases that were over when they were to be released.
     pub(super) lost: u64,
@@ -39,8 +51,13 @@ impl Tally {
     pub(super) fn new() -> Self {
         Self {
             acquire: histogram(),
+            waiting: histogram(),
+            service: histogram(),
             release: histogram(),
+            granted: 0,
+            granted_in_time: 0,
             timed_out: 0,
+            unsent: 0,
             refused: 0,
             lost: 0,
             errors: BTreeMap::new(),
@@ -50,13 +67,24 @@ impl Tally {
     pub(super) fn add(&mut self, other: &Self) {
         // Both have the same bounds, so there is nothing that would not fit.
         let _ = self.acquire.add(&other.acquire);
+        let _ = self.waiting.add(&other.waiting);
+        let _ = self.service.add(&other.service);
         let _ = self.release.add(&other.release);
+        self.granted += other.granted;
+        self.granted_in_time += other.granted_in_time;
         self.timed_out += other.timed_out;
+        self.unsent += other.unsent;
         self.refused += other.refused;
         self.lost += other.lost;
         for (code, count) in &other.errors {
             *self.errors.entry(code.clone()).or_default() += count;
         }
+    }
+
+    fn record(&mut self, acquire: Duration, waiting: Duration) {
+        record(&mut self.acquire, acquire);
+        record(&mut self.waiting, waiting);
+        record(&mut self.service, acquire.saturating_sub(waiting));
     }
 
     fn failed(&mut self, error: &Error) {
@@ -79,10 +107,21 @@ fn record(histogram: &mut Histogram<u64>, time: Duration) {
     histogram.saturating_record(u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1));
 }
 
-/// Works until the time is over.
-pub(super) async fn work(client: Client, load: Arc<Load>) -> Tally {
+/// Works until the time is over. `place` is that of the connection among all of them, from 0 to 1.
+pub(super) async fn work(client: Client, load: Arc<Load>, place: f64) -> Tally {
     let mut tally = Tally::new();
+    let mut schedule = load.schedule(place);
     while Instant::now() < load.ends_at && !load.referee.is_over() {
+        let due = match &mut schedule {
+            None => Instant::now(),
+            Some(schedule) => tokio::select! {
+                due = schedule.next(load.ends_at) => match due {
+                    Some(due) => due,
+                    None => break,
+                },
+                () = load.referee.is_ended() => break,
+            },
+        };
         let key = load.pick();
         let asked_at = Instant::now();
         let lock = client.lock(load.name(key)).ttl(load.ttl).wait(load.block);
@@ -91,18 +130,24 @@ pub(super) async fn work(client: Client, load: Arc<Load>) -> Tally {
             // Dropped, it leaves the queue.
             () = load.referee.is_ended() => break,
         };
+        let now = Instant::now();
         match held {
             Ok(held) => {
-                let now = Instant::now();
-                record(&mut tally.acquire, now - asked_at);
+                tally.granted += 1;
+                tally.granted_in_time += u64::from(now < load.ends_at);
                 let grant = Grant {
                     fence: held.fence,
                     held_until: asked_at + load.ttl,
                 };
-                load.referee.granted(key, grant, now);
+                let free_since = load.referee.granted(key, grant, now);
+                let waiting = free_since.map(|since| since.saturating_duration_since(asked_at));
+                tally.record(now - due, waiting.unwrap_or_default());
                 hold(&client, &load, key, &held, &mut tally).await;
             }
-            Err(Error::TimedOut(_)) => tally.timed_out += 1,
+            Err(Error::TimedOut(_)) => {
+                tally.timed_out += 1;
+                tally.record(now - due, load.block);
+            }
             Err(Error::Contended(_)) => tally.refused += 1,
             Err(error) => {
                 tally.failed(&error);
@@ -111,7 +156,44 @@ pub(super) async fn work(client: Client, load: Arc<Load>) -> Tally {
             }
         }
     }
+    if let Some(schedule) = schedule {
+        for waited in schedule.unsent(Instant::now().min(load.ends_at)) {
+            tally.unsent += 1;
+            tally.record(waited, Duration::ZERO);
+        }
+    }
     tally
+}
+
+/// When one connection begins, whatever the server does.
+struct Schedule {
+    next: Instant,
+    interval: Duration,
+}
+
+impl Schedule {
+    /// Waits until the next one is due, and says since when it is; nothing when that is after the end.
+    async fn next(&mut self, ends_at: Instant) -> Option<Instant> {
+        let due = self.next;
+        if due >= ends_at {
+            return None;
+        }
+        self.next += self.interval;
+        if due <= Instant::now() {
+            // The connection was busy, which is the server's doing, and counts.
+            return Some(due);
+        }
+        tokio::time::sleep_until(due.into()).await;
+        // That timers are late by up to a millisecond is not.
+        Some(Instant::now())
+    }
+
+    /// How long those have waited that were due until now.
+    fn unsent(self, now: Instant) -> impl Iterator<Item = Duration> {
+        let all = std::iter::successors(Some(self.next), move |due| Some(*due + self.interval));
+        all.take_while(move |due| *due < now)
+            .map(move |due| now - due)
+    }
 }
 
 async fn hold(client: &Client, load: &Load, key: usize, held: &Held, tally: &mut Tally) {
@@ -121,8 +203,8 @@ async fn hold(client: &Client, load: &Load, key: usize, held: &Held, tally: &mut
             () = load.referee.is_ended() => {}
         }
     }
-    load.referee.releases(key, held.fence);
     let sent_at = Instant::now();
+    load.referee.releases(key, held.fence, sent_at);
     let released = client
         .locks()
         .release(&held.full_key, &held.owner, Some(held.fence))
@@ -135,6 +217,13 @@ async fn hold(client: &Client, load: &Load, key: usize, held: &Held, tally: &mut
 }
 
 impl Load {
+    fn schedule(&self, place: f64) -> Option<Schedule> {
+        let interval = self.interval?;
+        // Those of all connections together are evenly spread.
+        let next = self.starts_at + interval.mul_f64(place);
+        Some(Schedule { next, interval })
+    }
+
     fn pick(&self) -> usize {
         if fastrand::f64() < self.hot {
             0

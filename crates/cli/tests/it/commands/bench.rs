@@ -66,6 +66,126 @@ fn waits_that_are_too_short_are_counted() {
     assert!(summary["timed_out"].as_u64() > Some(0), "{summary:#}");
 }
 
+fn count(summary: &Value, pointer: &str) -> u64 {
+    let count = summary.pointer(pointer).and_then(Value::as_u64);
+    count.unwrap_or_else(|| panic!("no number at {pointer} in {summary:#}"))
+}
+
+/// So that a server that lets everybody wait does not look like a fast one.
+#[test]
+fn calls_that_time_out_are_in_the_histogram() {
+    let server = Server::start();
+    let short = [
+        "bench",
+        "--duration",
+        "500ms",
+        "--keys",
+        "1",
+        "--hold",
+        "200ms",
+        "--block",
+        "50ms",
+        "--json",
+    ];
+    let summary = Forrst::new(&server, &short).json();
+    let timed_out = count(&summary, "/timed_out");
+    assert!(timed_out > 0, "{summary:#}");
+    let all = count(&summary, "/granted") + timed_out;
+    assert_eq!(count(&summary, "/latency_us/acquire/count"), all);
+    assert!(count(&summary, "/latency_us/waiting/max") >= 50_000 - 50);
+}
+
+/// Three share one lock: each of them waits while another one holds it, at least.
+#[test]
+fn waiting_for_the_lock_is_told_apart_from_service() {
+    let server = Server::start();
+    let crowded = [
+        "bench",
+        "--duration",
+        "2s",
+        "--connections",
+        "3",
+        "--keys",
+        "1",
+        "--hold",
+        "200ms",
+        "--ttl",
+        "100s",
+        "--block",
+        "60s",
+        "--json",
+    ];
+    let summary = Forrst::new(&server, &crowded).json();
+    assert!(
+        count(&summary, "/latency_us/waiting/p50") >= 150_000,
+        "{summary:#}"
+    );
+    // The first one had nobody to wait for.
+    let parts = ["acquire", "waiting", "service"];
+    let counts = parts.map(|part| count(&summary, &format!("/latency_us/{part}/count")));
+    assert_eq!(counts, [count(&summary, "/granted"); 3]);
+}
+
+#[test]
+fn a_fixed_rate_is_not_exceeded() {
+    let server = Server::start();
+    let slow = ["bench", "--duration", "1s", "--rate", "20", "--json"];
+    let summary = Forrst::new(&server, &slow).json();
+    let granted = count(&summary, "/granted");
+    assert!((1..=20).contains(&granted), "{summary:#}");
+    let told = Forrst::new(&server, &slow[..5]).run().check(0);
+    assert!(told.output.contains("20 due each second"), "{told:#?}");
+}
+
+/// A server that is too slow for the rate is not measured by the few calls that got through.
+#[test]
+fn what_was_due_and_could_not_be_sent_counts() {
+    let server = Server::start();
+    let overload = [
+        "bench",
+        "--duration",
+        "1s",
+        "--connections",
+        "1",
+        "--keys",
+        "1",
+        "--hold",
+        "200ms",
+        "--rate",
+        "100",
+        "--json",
+    ];
+    let summary = Forrst::new(&server, &overload).json();
+    assert!(count(&summary, "/unsent") >= 80, "{summary:#}");
+    assert!(
+        count(&summary, "/latency_us/acquire/p90") >= 100_000,
+        "{summary:#}"
+    );
+    let all = count(&summary, "/granted") + count(&summary, "/unsent");
+    assert_eq!(count(&summary, "/latency_us/acquire/count"), all);
+}
+
+#[test]
+fn the_drain_is_in_no_rate() {
+    let server = Server::start();
+    let long = [
+        "bench",
+        "--duration",
+        "2s",
+        "--connections",
+        "1",
+        "--keys",
+        "1",
+        "--hold",
+        "5s",
+        "--json",
+    ];
+    let summary = Forrst::new(&server, &long).json();
+    assert_eq!(count(&summary, "/granted"), 1, "{summary:#}");
+    assert_eq!(count(&summary, "/elapsed_ms"), 2000);
+    assert_eq!(summary["granted_per_second"], 0.5);
+}
+
 #[track_caller]
 fn violations(url: &str, kind: &str) -> Value {
     let ended = Forrst::alone(&[&CROWDED[..], &["--json", "--url", url]].concat())

@@ -99,6 +99,8 @@ fn wrong_usage_is_2() {
         ],
         &["run", "--key", "k", "--on-lost", "weep", "--", "true"],
         &["bench", "--hot", "2"],
+        &["bench", "--rate", "0"],
+        &["bench", "--rate", "NaN"],
         &["bench", "--connections", "0"],
         &["bench", "--connections", "100000000000"],
         &["bench", "--duration", "500000000000y"],

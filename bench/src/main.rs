@@ -1,0 +1,51 @@
+//! The benchmark: `cargo run --release -p forrst-bench`.
+//!
+//! It judges by ratios: everything that is compared runs on this machine within one run and in turns, so that whatever slows
+//! the machine down for a moment slows all of them down. Servers are processes of their own, on free ports and in temporary
+//! folders.
+
+// Rates, shares and counts for people: none of them needs 53 bits.
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "numbers for people"
+)]
+
+mod load;
+mod machine;
+mod options;
+mod peers;
+mod process;
+mod report;
+mod sections;
+mod serve;
+mod subject;
+mod wire;
+mod workload;
+
+use std::process::ExitCode;
+
+use alloc_tracker::Allocator;
+use clap::Parser;
+
+use options::{Arguments, Hidden};
+
+/// It counts for each thread apart, so what is counted is hardly slowed down by it.
+#[global_allocator]
+static ALLOCATOR: Allocator<std::alloc::System> = Allocator::system();
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = match &arguments.hidden {
+        Some(Hidden::Serve(arguments)) => serve::run(arguments),
+        Some(Hidden::Workload(arguments)) => workload::run(arguments),
+        None => sections::run(&arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

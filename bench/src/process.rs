@@ -1,0 +1,37 @@
+//! What processes spend, as the kernel counts it.
+
+use std::time::Duration;
+
+/// The CPU time of a process with all its threads, also those that have ended.
+pub(crate) struct CpuTime;
+
+impl CpuTime {
+    pub(crate) fn of(pid: u32) -> Result<Duration, String> {
+        let stat = read(pid, "stat")?;
+        // The name may have spaces and parentheses; after the last one come the state and then numbers.
+        let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let ticks = |field: usize| fields.get(field).and_then(|text| text.parse::<u64>().ok());
+        let (user, system) = ticks(11).zip(ticks(12)).ok_or("no times in /proc")?;
+        let per_second = rustix::param::clock_ticks_per_second();
+        Ok(Duration::from_secs_f64(
+            (user + system) as f64 / per_second as f64,
+        ))
+    }
+}
+
+/// The resident memory of a process, in bytes.
+pub(crate) fn resident_bytes(pid: u32) -> Result<u64, String> {
+    let status = read(pid, "status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    let kib: u64 = kib
+        .and_then(|kib| kib.parse().ok())
+        .ok_or("no VmRSS in /proc")?;
+    Ok(kib * 1024)
+}
+
+fn read(pid: u32, file: &str) -> Result<String, String> {
+    let path = format!("/proc/{pid}/{file}");
+    std::fs::read_to_string(&path).map_err(|error| format!("cannot read {path}: {error}"))
+}

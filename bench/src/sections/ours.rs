@@ -1,0 +1,269 @@
+//! Our server, on each store and over each transport.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::variants::{Outcome, Variant, throughput};
+use super::{Bench, CALLERS, Redis, forrst, strace};
+use crate::load::Pace;
+use crate::report::{Column, Row, Spread, Table, Unit};
+use crate::serve::{Command, Kind, Served, Store};
+use crate::subject::{Subject, Transport};
+use crate::wire::{SERIAL, echo, locked_echo};
+
+const TRANSPORTS: [Transport; 4] = [
+    Transport::Http1,
+    Transport::Http2,
+    Transport::WebSocket,
+    Transport::Unix,
+];
+/// With other numbers of callers, unless everything is to be measured.
+const FEW_TRANSPORTS: [Transport; 2] = [Transport::Http1, Transport::Unix];
+
+/// How many requests are counted, after as many that are not.
+const COUNTED: u64 = 2048;
+
+pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
+    let servers = Servers::start()?;
+    let at_most = servers.throughput(bench, CALLERS, &TRANSPORTS).await;
+    let mut tables = vec![table(CALLERS, &at_most)];
+    for callers in [1, 16, 256] {
+        let transports = match bench.effort.full {
+            true => &TRANSPORTS[..],
+            false => &FEW_TRANSPORTS[..],
+        };
+        if !bench.effort.quick || callers == 1 {
+            let outcomes = servers.throughput(bench, callers, transports).await;
+            tables.push(table(callers, &outcomes));
+        }
+    }
+    tables.push(servers.costs(bench).await);
+    tables.push(servers.latencies(bench, &at_most).await);
+    Ok(tables)
+}
+
+/// What is measured with a server.
+struct Case {
+    name: &'static str,
+    served: Arc<Served>,
+    request: Value,
+}
+
+impl Case {
+    fn subject(&self, transport: Transport) -> Subject {
+        Subject::new(&self.served, transport, self.request.clone())
+    }
+}
+
+struct Servers {
+    hyper: Case,
+    ours: [Case; 5],
+    _redis: Redis,
+}
+
+impl Servers {
+    fn start() -> Result<Self, String> {
+        let redis = Redis::start()?;
+        let hyper = Case {
+            name: "hyper",
+            served: Arc::new(Served::floor(Kind::Hyper)?),
+            request: echo(),
+        };
+        let locked = |name, store: &Store| {
+            let served = forrst(store)?;
+            let request = locked_echo(SERIAL, None);
+            Ok::<_, String>(Case {
+                name,
+                served,
+                request,
+            })
+        };
+        let embedded = |waits_for_disk| Store::Embedded { waits_for_disk };
+        let memory = locked("memory", &Store::Memory)?;
+        let no_lock = Case {
+            name: "no lock",
+            served: memory.served.clone(),
+            request: echo(),
+        };
+        let ours = [
+            no_lock,
+            memory,
+            locked("embedded, process", &embedded(false))?,
+            locked("embedded, full", &embedded(true))?,
+            locked("Redis", &redis.store())?,
+        ];
+        Ok(Self {
+            hyper,
+            ours,
+            _redis: redis,
+        })
+    }
+
+    async fn throughput(
+        &self,
+        bench: &Bench<'_>,
+        callers: usize,
+        transports: &[Transport],
+    ) -> Vec<Outcome> {
+        let duration = bench.effort.duration();
+        let mut variants = Vec::new();
+        let mut add = |name: &str, subject: Subject| {
+            let way = match (subject.transport, subject.connection_each) {
+                (Transport::WebSocket, true) => "WebSocket each",
+                (transport, _) => transport.name(),
+            };
+            let label = label(name, way);
+            variants.push(Variant::new(label, move || {
+                let subject = subject.clone();
+                async move { subject.drive(callers, Pace::Closed, duration).await }
+            }));
+        };
+        add(self.hyper.name, self.hyper.subject(Transport::Http1));
+        for case in &self.ours {
+            for transport in transports {
+                add(case.name, case.subject(*transport));
+            }
+            if transports.contains(&Transport::WebSocket) {
+                let mut subject = case.subject(Transport::WebSocket);
+                subject.connection_each = true;
+                add(case.name, subject);
+            }
+        }
+        bench.in_turns(variants).await
+    }
+
+    /// Allocations and system calls of the server for each request.
+    async fn costs(&self, bench: &Bench<'_>) -> Table {
+        let (counted, transports) = match bench.effort.quick {
+            true => (COUNTED / 8, &FEW_TRANSPORTS[..]),
+            false => (COUNTED, &TRANSPORTS[..]),
+        };
+        let mut rows = Vec::new();
+        let hyper = [(&self.hyper, Transport::Http1)];
+        let of = |case| transports.iter().map(move |transport| (case, *transport));
+        let ours = self.ours.iter().flat_map(of);
+        for (case, transport) in hyper.into_iter().chain(ours) {
+            let subject = case.subject(transport);
+            let label = format!("{}, {}", case.name, transport.name());
+            let row = match count(&subject, counted).await {
+                Ok(cells) => Row::Numbers(cells),
+                Err(reason) => Row::Reason(format!("failed: {reason}")),
+            };
+            rows.push((label, row));
+        }
+        Table {
+            section: "ours",
+            title: format!("Ours: what a request takes of the server; callers: {CALLERS}"),
+            rows_are: "store, transport",
+            columns: vec![
+                Column::new("allocations", Unit::Count),
+                Column::new("system calls", Unit::Count),
+            ],
+            rows,
+            note: "System calls are counted by strace, which slows the server down, so that more requests share one than otherwise.",
+        }
+    }
+
+    /// Latencies in an open loop, of hyper and one of ours at the same rates.
+    async fn latencies(&self, bench: &Bench<'_>, at_most: &[Outcome]) -> Table {
+        let duration = bench.effort.duration();
+        let mut rows = Vec::new();
+        let hyper = self.hyper.subject(Transport::Http1);
+        for case in &self.ours {
+            if bench.effort.quick && case.name != "memory" {
+                continue;
+            }
+            let ours = case.subject(Transport::Http1);
+            let slower = [&self.hyper, case].map(|case| {
+                let label = label(case.name, Transport::Http1.name());
+                let found = at_most.iter().find(|outcome| outcome.label == label);
+                let most = found.and_then(|outcome| outcome.spread(|run| run.per_second));
+                most.map_or(f64::INFINITY, |most| most.median)
+            });
+            let slower = slower[0].min(slower[1]);
+            if !slower.is_finite() {
+                continue;
+            }
+            for (share, part) in [("¼", 0.25), ("½", 0.5), ("¾", 0.75)] {
+                let pace = Pace::Open {
+                    per_second: slower * part,
+                };
+                let at_rate = |name: &str, subject: &Subject| {
+                    let subject = subject.clone();
+                    Variant::new(format!("{name}, {share}"), move || {
+                        let subject = subject.clone();
+                        async move { subject.drive(CALLERS, pace, duration).await }
+                    })
+                };
+                let pair = vec![at_rate("hyper", &hyper), at_rate(case.name, &ours)];
+                let outcomes = bench.in_turns(pair).await;
+                rows.extend(
+                    outcomes
+                        .iter()
+                        .map(|outcome| latency_row(outcome, &outcomes[0])),
+                );
+            }
+        }
+        Table {
+            section: "ours",
+            title: format!(
+                "Ours: latency at equal rates, HTTP/1.1, {CALLERS} connections, open loop"
+            ),
+            rows_are: "store, share of the slower one's maximum",
+            columns: vec![
+                Column::new("per second", Unit::PerSecond),
+                Column::with_spread("p50 of hyper's", Unit::Ratio),
+                Column::new("p50 µs", Unit::Micros),
+                Column::new("p99 µs", Unit::Micros),
+                Column::new("p99.9 µs", Unit::Micros),
+            ],
+            rows,
+            note: "Each row of ours follows hyper's at the same rate. Requests are due at fixed times; latency counts from then.",
+        }
+    }
+}
+
+fn label(name: &str, way: &str) -> String {
+    format!("{name}, {way}")
+}
+
+fn table(callers: usize, outcomes: &[Outcome]) -> Table {
+    throughput(
+        "ours",
+        format!("Ours: one request a cycle, a fresh key each; callers: {callers}"),
+        "store, transport",
+        outcomes,
+        "HTTP/1.1 and \"WebSocket each\": a connection for each caller; all others: one connection for all callers.",
+    )
+}
+
+fn latency_row(outcome: &Outcome, hyper: &Outcome) -> (String, Row) {
+    outcome.row(|| {
+        let quantile = |quantile: f64| outcome.spread(move |run| run.quantile_micros(quantile));
+        vec![
+            outcome.spread(|run| run.per_second),
+            outcome.ratio(hyper, |run| run.quantile_micros(0.5)),
+            quantile(0.5),
+            quantile(0.99),
+            quantile(0.999),
+        ]
+    })
+}
+
+async fn count(subject: &Subject, requests: u64) -> Result<Vec<Option<Spread>>, String> {
+    let run = || subject.drive(CALLERS, Pace::Count(requests), std::time::Duration::ZERO);
+    // What is made once is made here.
+    run().await?;
+    subject.served.ask(Command::CountAllocations)?;
+    let done = run().await?.done as f64;
+    let allocations = subject.served.ask(Command::Allocations)? as f64 / done;
+    let system_calls = match strace::attach(subject.served.pid())? {
+        Some(trace) => {
+            let done = run().await?.done as f64;
+            Some(trace.finish()? as f64 / done)
+        }
+        None => None,
+    };
+    Ok(vec![Spread::of([allocations]), Spread::of(system_calls)])
+}

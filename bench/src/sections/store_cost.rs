@@ -1,0 +1,131 @@
+//! What the Redis process pays: it has one thread, and a whole fleet shares it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forrst_lock::LockStore;
+use forrst_stores::{OpenOptions, open};
+
+use super::variants::Variant;
+use super::{Bench, Redis, forrst};
+use crate::load::{Measured, Pace, Watched, repeat};
+use crate::peers::{failed, fred_scripts};
+use crate::process::CpuTime;
+use crate::report::{Column, Row, Spread, Table, Unit};
+use crate::serve::Command;
+use crate::subject::{Subject, Transport};
+use crate::wire::{SERIAL, locked_echo};
+use crate::workload::cycle;
+
+pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
+    Ok(vec![each_cycle(bench).await?, idle(bench).await?])
+}
+
+/// CPU of Redis for each acquire and release.
+async fn each_cycle(bench: &Bench<'_>) -> Result<Table, String> {
+    let redis = Redis::start()?;
+    let (url, pid) = (&redis.url(), redis.pid);
+    let duration = bench.effort.duration();
+    let store = open(url, &OpenOptions::default()).await.map_err(failed)?;
+    let served = forrst(&redis.store())?;
+    let mut rows = Vec::new();
+    for callers in [1, 16, 64] {
+        let store = &store;
+        let mut subject = Subject::new(&served, Transport::Http1, locked_echo(SERIAL, None));
+        subject.store = Some(pid);
+        let variants = vec![
+            Variant::new(
+                format!("bare fence scripts, {callers}"),
+                move || async move {
+                    fred_scripts::with_fence(url, callers, duration, Watched::store(pid)).await
+                },
+            ),
+            Variant::new(format!("our store, {callers}"), move || {
+                cycles(store.clone(), callers, duration, pid)
+            }),
+            Variant::new(format!("our server, {callers}"), move || {
+                let subject = subject.clone();
+                async move { subject.drive(callers, Pace::Closed, duration).await }
+            }),
+        ];
+        let outcomes = bench.in_turns(variants).await;
+        rows.extend(outcomes.iter().map(|outcome| {
+            outcome.row(|| {
+                vec![
+                    outcome.spread_of(|run| run.cpu_micros.store),
+                    outcome.ratio(&outcomes[0], |run| run.cpu_micros.store.unwrap_or(f64::NAN)),
+                    outcome.spread(|run| run.per_second),
+                ]
+            })
+        }));
+    }
+    Ok(Table {
+        section: "store-cost",
+        title: "Store cost: CPU of the Redis process for each acquire and release".to_owned(),
+        rows_are: "lock, callers",
+        columns: vec![
+            Column::new("Redis CPU µs", Unit::Micros),
+            Column::with_spread("of bare scripts", Unit::Ratio),
+            Column::new("cycles/s", Unit::PerSecond),
+        ],
+        rows,
+        note: "The fewer requests come together, the more of it is reading and writing sockets rather than running scripts.",
+    })
+}
+
+async fn cycles(
+    store: Arc<dyn LockStore>,
+    callers: usize,
+    duration: Duration,
+    pid: u32,
+) -> Result<Measured, String> {
+    repeat(callers, duration, Watched::store(pid), move |_, serial| {
+        let store = store.clone();
+        async move { cycle(&store, &format!("direct:{serial}")).await }
+    })
+    .await
+}
+
+/// CPU of Redis and of a node while locks are contended and nobody asks.
+async fn idle(bench: &Bench<'_>) -> Result<Table, String> {
+    let counts: &[u64] = if bench.effort.quick {
+        &[0, 1_000]
+    } else {
+        &[0, 1_000, 100_000]
+    };
+    let time = bench.effort.duration() * if bench.effort.quick { 5 } else { 4 };
+    let mut rows = Vec::new();
+    for count in counts {
+        let redis = Redis::start()?;
+        let served = forrst(&redis.store())?;
+        let row = match served.ask(Command::Contend(*count)) {
+            Ok(_) => {
+                let pids = [redis.pid, served.pid()];
+                let (before, since) = (pids.map(CpuTime::of), Instant::now());
+                tokio::time::sleep(time).await;
+                let (after, elapsed) = (pids.map(CpuTime::of), since.elapsed());
+                let mut cells = Vec::new();
+                for (before, after) in before.into_iter().zip(after) {
+                    let spent = after?.saturating_sub(before?);
+                    cells.push(Spread::of([
+                        100.0 * spent.as_secs_f64() / elapsed.as_secs_f64()
+                    ]));
+                }
+                Row::Numbers(cells)
+            }
+            Err(reason) => Row::Reason(reason),
+        };
+        rows.push((count.to_string(), row));
+    }
+    Ok(Table {
+        section: "store-cost",
+        title: "Store cost: CPU while locks are contended and nobody asks".to_owned(),
+        rows_are: "contended locks",
+        columns: vec![
+            Column::new("Redis, % of a core", Unit::Percent),
+            Column::new("node, % of a core", Unit::Percent),
+        ],
+        rows,
+        note: "One waiter for each lock, all on one node.",
+    })
+}

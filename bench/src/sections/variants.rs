@@ -1,0 +1,137 @@
+//! Things that are compared: they run in turns, and each is set against the first within the same turn.
+
+use futures_util::future::BoxFuture;
+
+use super::Bench;
+use crate::load::Measured;
+use crate::report::{Column, Row, Spread, Table, Unit};
+
+type Run<'a> = Box<dyn Fn() -> BoxFuture<'a, Result<Measured, String>> + Send + Sync + 'a>;
+
+/// One of them.
+pub(super) struct Variant<'a> {
+    label: String,
+    run: Result<Run<'a>, String>,
+}
+
+impl<'a> Variant<'a> {
+    pub(super) fn new<Fut>(
+        label: impl Into<String>,
+        run: impl Fn() -> Fut + Send + Sync + 'a,
+    ) -> Self
+    where
+        Fut: Future<Output = Result<Measured, String>> + Send + 'a,
+    {
+        Self {
+            label: label.into(),
+            run: Ok(Box::new(move || Box::pin(run()))),
+        }
+    }
+
+    /// One that cannot run here.
+    pub(super) fn missing(label: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self {
+            label: label.into(),
+            run: Err(reason.into()),
+        }
+    }
+}
+
+/// What came of one.
+pub(super) struct Outcome {
+    pub(super) label: String,
+    /// One for each turn.
+    pub(super) turns: Result<Vec<Measured>, String>,
+}
+
+impl Outcome {
+    /// A value of each turn.
+    pub(super) fn spread(&self, value: impl Fn(&Measured) -> f64) -> Option<Spread> {
+        Spread::of(self.turns.iter().flatten().map(value))
+    }
+
+    /// The same of a value that may not have been measured.
+    pub(super) fn spread_of(&self, value: impl Fn(&Measured) -> Option<f64>) -> Option<Spread> {
+        Spread::of(self.turns.iter().flatten().filter_map(value))
+    }
+
+    /// The same as a multiple of what the other one had in the same turn.
+    pub(super) fn ratio(&self, to: &Self, value: impl Fn(&Measured) -> f64) -> Option<Spread> {
+        let (Ok(own), Ok(others)) = (&self.turns, &to.turns) else {
+            return None;
+        };
+        let pairs = own.iter().zip(others);
+        Spread::of(pairs.map(|(own, other)| value(own) / value(other)))
+    }
+
+    pub(super) fn row(&self, cells: impl FnOnce() -> Vec<Option<Spread>>) -> (String, Row) {
+        let row = match &self.turns {
+            Ok(_) => Row::Numbers(cells()),
+            Err(reason) => Row::Reason(reason.clone()),
+        };
+        (self.label.clone(), row)
+    }
+}
+
+impl Bench<'_> {
+    /// Runs all of them in turns, so that what disturbs the machine disturbs all.
+    pub(super) async fn in_turns(&self, variants: Vec<Variant<'_>>) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        let mut runs = Vec::new();
+        for Variant { label, run } in variants {
+            let turns = run.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
+            outcomes.push(Outcome { label, turns });
+            runs.push(run.ok());
+        }
+        for _ in 0..self.effort.repetitions() {
+            for (outcome, run) in outcomes.iter_mut().zip(&runs) {
+                if let (Ok(turns), Some(run)) = (&mut outcome.turns, run) {
+                    match run().await {
+                        Ok(measured) => turns.push(measured),
+                        Err(error) => outcome.turns = Err(format!("failed: {error}")),
+                    }
+                }
+            }
+        }
+        outcomes
+    }
+}
+
+/// Throughput, latency and CPU, beside the first one.
+pub(super) fn throughput(
+    section: &'static str,
+    title: impl Into<String>,
+    rows_are: &'static str,
+    outcomes: &[Outcome],
+    note: &'static str,
+) -> Table {
+    let columns = vec![
+        Column::new("per second", Unit::PerSecond),
+        Column::with_spread("of the first", Unit::Ratio),
+        Column::new("p50 µs", Unit::Micros),
+        Column::new("p99 µs", Unit::Micros),
+        Column::new("server CPU µs", Unit::Micros),
+        Column::new("client CPU µs", Unit::Micros),
+    ];
+    let rows = outcomes.iter().map(|outcome| {
+        outcome.row(|| {
+            let per_second = |measured: &Measured| measured.per_second;
+            vec![
+                outcome.spread(per_second),
+                outcome.ratio(&outcomes[0], per_second),
+                outcome.spread(|measured| measured.quantile_micros(0.5)),
+                outcome.spread(|measured| measured.quantile_micros(0.99)),
+                outcome.spread_of(|measured| measured.cpu_micros.server),
+                outcome.spread(|measured| measured.own_cpu_micros),
+            ]
+        })
+    });
+    Table {
+        section,
+        title: title.into(),
+        rows_are,
+        columns,
+        rows: rows.collect(),
+        note,
+    }
+}

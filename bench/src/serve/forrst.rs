@@ -1,0 +1,188 @@
+//! Our server, with the function and the settings of `forrst serve --demo`.
+
+use std::io::{BufWriter, stderr};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forrst_lock::state::{Acquire, Acquired, Claim};
+use forrst_lock::{AcquireRequest, Config, LockKey, LockName, LockStore, Owner, Ticket, Ttl};
+use forrst_server::{Context, FunctionError, Limits, Server};
+use forrst_stores::{Durability, OpenOptions};
+use serde_json::{Map, Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tracing_appender::non_blocking::NonBlockingBuilder;
+
+use super::ServeArguments;
+
+/// Longer than any run.
+const HOUR: Duration = Duration::from_secs(60 * 60);
+/// How many locks are taken at once.
+const AT_ONCE: u64 = 512;
+
+pub(super) async fn serve(arguments: &ServeArguments) -> Result<(SocketAddr, Server), String> {
+    log();
+    let mut options = OpenOptions::default();
+    if arguments.process_durability {
+        options.durability = Durability::Process;
+    }
+    let store = forrst_stores::open(&arguments.store, &options).await;
+    let server = echo_server(store.map_err(|error| error.to_string())?)?;
+    let failed = |error| format!("cannot listen: {error}");
+    tokio::spawn(server.bind_unix(&arguments.unix).await.map_err(failed)?);
+    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let http = server.clone();
+    tokio::spawn(async move { http.serve_on(listener).await });
+    Ok((address, server))
+}
+
+/// A server with `demo.echo`, which lets more wait than usual.
+pub(crate) fn echo_server(store: Arc<dyn LockStore>) -> Result<Server, String> {
+    let echo = |_: Context, arguments: Map<String, Value>| async move {
+        Ok::<_, FunctionError>(arguments)
+    };
+    let limits = Limits {
+        max_block: HOUR,
+        ..Limits::default()
+    };
+    let locks = Config {
+        max_waiters: 1_000_000,
+        max_waiters_per_key: 1_000_000,
+        ..Config::default()
+    };
+    let builder = Server::builder().store(store).limits(limits);
+    let server = builder
+        .lock_config(locks)
+        .function("demo.echo", "1.0.0", echo)
+        .build();
+    server.map_err(|error| error.to_string())
+}
+
+/// Every request is a line, written by a thread behind a bounded queue, as in `forrst serve`.
+fn log() {
+    let lines = NonBlockingBuilder::default()
+        .buffered_lines_limit(4096)
+        .lossy(true);
+    let (lines, guard) = lines.finish(BufWriter::with_capacity(32 * 1024, stderr()));
+    // The thread writes until the process ends.
+    std::mem::forget(guard);
+    tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(lines)
+        .init();
+}
+
+/// A claim that nobody else makes.
+pub(crate) fn claim(ttl: Duration) -> Claim {
+    Claim {
+        owner: Owner::random(),
+        caller: None,
+        attempt: None,
+        ticket: Ticket::random(),
+        ttl: Ttl::new(ttl).expect("a ttl within the limits"),
+    }
+}
+
+pub(crate) fn lock_name(key: &str) -> LockName {
+    LockName::global(&LockKey::parse(key).expect("a short key"))
+}
+
+/// Takes locks that nobody releases, as a client does it, so that the server keeps what it keeps about them.
+pub(super) async fn hold(server: Option<&Server>, count: u64) -> Result<u64, String> {
+    let server = server.ok_or("only our server has locks")?;
+    let mut tasks = JoinSet::new();
+    for worker in 0..AT_ONCE {
+        let server = server.clone();
+        tasks.spawn(async move {
+            for number in (worker..count).step_by(AT_ONCE as usize) {
+                let request = json!({
+                    "protocol": {"name": "forrst", "version": "0.1.0"},
+                    "id": "hold",
+                    "call": {
+                        "function": "urn:cline:forrst:ext:atomic-lock:fn:acquire",
+                        "arguments": {"key": format!("held:{number}"), "ttl": {"value": 1, "unit": "hour"}},
+                    },
+                });
+                let response = server.handle(request.to_string().as_bytes()).await;
+                if response.http_status() != 200 {
+                    return Err(serde_json::to_string(&response).unwrap_or_default());
+                }
+            }
+            Ok(())
+        });
+    }
+    for taken in tasks.join_all().await {
+        taken?;
+    }
+    Ok(count)
+}
+
+async fn take(store: &Arc<dyn LockStore>, name: &LockName) -> Result<(), String> {
+    let claim = claim(HOUR);
+    let acquired = store.acquire(name, Acquire { claim, wait: None }).await;
+    match acquired.map_err(|error| error.to_string())?.outcome {
+        Acquired::Granted(_) => Ok(()),
+        other => Err(format!("{name} was not granted: {other:?}")),
+    }
+}
+
+/// Lets many wait for one lock.
+pub(super) async fn wait(server: Option<&Server>, count: u64) -> Result<u64, String> {
+    let server = server.ok_or("only our server has locks")?;
+    let name = lock_name("waited-for");
+    take(server.locks().store(), &name).await?;
+    for number in 1..=count {
+        queue_up(server, name.clone());
+        if number % AT_ONCE == 0 || number == count {
+            until_waiting(server, &name, number as usize).await?;
+        }
+    }
+    Ok(count)
+}
+
+/// Lets one wait for each of many locks.
+pub(super) async fn contend(server: Option<&Server>, count: u64) -> Result<u64, String> {
+    hold(server, count).await?;
+    let server = server.ok_or("only our server has locks")?;
+    let names: Vec<LockName> = (0..count).map(held_name).collect();
+    for batch in names.chunks(AT_ONCE as usize) {
+        for name in batch {
+            queue_up(server, name.clone());
+        }
+        for name in batch {
+            until_waiting(server, name, 1).await?;
+        }
+    }
+    Ok(count)
+}
+
+fn held_name(number: u64) -> LockName {
+    lock_name(&format!("held:{number}"))
+}
+
+fn queue_up(server: &Server, name: LockName) {
+    let locks = server.locks().clone();
+    let claim = claim(HOUR);
+    let request = AcquireRequest {
+        name,
+        owner: claim.owner,
+        caller: None,
+        ttl: claim.ttl,
+        wait: Some(HOUR),
+        attempt: None,
+    };
+    tokio::spawn(async move { locks.acquire(request).await });
+}
+
+async fn until_waiting(server: &Server, name: &LockName, count: usize) -> Result<(), String> {
+    loop {
+        let status = server.locks().inspect(name).await;
+        let (status, _) = status.map_err(|error| error.to_string())?;
+        if status.is_some_and(|status| status.waiters >= count) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}

@@ -1,0 +1,70 @@
+//! That the benchmark works; how fast anything is, is not asserted.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> (bool, String, String) {
+    let program = env!("CARGO_BIN_EXE_forrst-bench");
+    let run = Command::new(program).args(arguments).output();
+    let run = run.expect("the program was built for this test");
+    let [output, errors] = [run.stdout, run.stderr].map(|text| String::from_utf8(text).unwrap());
+    (run.status.success(), output, errors)
+}
+
+/// Every row of these sections has numbers, or says what is not installed.
+#[test]
+fn a_short_run_fills_its_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let chart = folder.path().join("bench.svg");
+    let (is_success, output, errors) = bench(&[
+        "floors",
+        "ours",
+        "peers",
+        "store-cost",
+        "--quick",
+        "--duration",
+        "20ms",
+        "--json",
+        "-",
+        "--chart",
+        chart.to_str().unwrap(),
+    ]);
+    assert!(is_success, "{errors}");
+    let report: Value = serde_json::from_str(&output).expect(&output);
+    let tables = report["tables"].as_array().unwrap();
+    for section in ["floors", "ours", "peers", "store-cost"] {
+        let of_section = tables.iter().filter(|table| table["section"] == section);
+        assert!(of_section.count() > 0, "no table of {section}");
+    }
+    for table in tables {
+        for row in table["rows"].as_array().unwrap() {
+            let reason = row[1].as_str().unwrap_or_default();
+            let is_absent = reason.starts_with("not installed") || reason.starts_with("not built");
+            assert!(row[1].is_array() || is_absent, "{}: {row}", table["title"]);
+        }
+    }
+    let chart = std::fs::read_to_string(chart).unwrap();
+    assert!(
+        chart.contains("hyper") && chart.ends_with("</svg>\n"),
+        "{chart}"
+    );
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    for (arguments, name) in [
+        (&["flors"][..], "flors"),
+        (&["--duration", "0s"], "--duration"),
+        (&["--repetitions", "0"], "--repetitions"),
+        (&["--quick", "--full"], "--full"),
+    ] {
+        let (is_success, _, errors) = bench(arguments);
+        assert!(
+            !is_success && errors.contains(name),
+            "{arguments:?}: {errors}"
+        );
+    }
+    let (is_success, output, _) = bench(&["--list"]);
+    assert!(is_success && output.contains("store-cost"), "{output}");
+}
