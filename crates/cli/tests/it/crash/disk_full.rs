@@ -59,13 +59,13 @@ async fn a_lease_that_runs_out_without_room_is_over_and_the_others_are_shown() {
     let mut connection = server.connect().await;
     let (long, short) = (Lock::global("long"), Lock::global("short"));
     let held = acquire(&mut connection, &long).await.unwrap();
-    let request = short.acquire("short", Duration::from_millis(300));
+    let request = short.acquire("short", Duration::from_secs(2));
     assert_eq!(connection.call(&request).await.unwrap().status, 200);
 
     limit(&server, Some(0));
     refused(&connection.get("/ready").await.unwrap());
     // Past the expiry, and past the server's next look for what has expired.
-    sleep(Duration::from_millis(1500)).await;
+    sleep(Duration::from_millis(3_200)).await;
     for (lock, holder) in [(&long, Some(&held)), (&short, None)] {
         let status = connection.call(&lock.status()).await.unwrap();
         assert_eq!(status.status, 200, "{status:?}");

@@ -150,7 +150,7 @@ fn an_auto_release_that_failed_is_tried_again() {
         println!("{name}");
         let stage = Stage::new();
         let lock = Lock::global("k");
-        let nap = request("demo.sleep", json!({"ms": 700}));
+        let nap = request("demo.sleep", json!({"ms": 1_500}));
         let call = stage.node.start_ask(lock.around(nap, "napper", HOUR));
         stage.beside.until_locked(&lock.full_key());
         begin(&stage.proxy);

@@ -38,6 +38,7 @@ fn it_is_interrupted_once() {
     job.until_shown("ready");
     job.types("\x03");
     assert_eq!(job.wait(), Some(9), "{}", job.screen());
+    job.until_shown("got it");
     assert_eq!(job.screen().matches("got it").count(), 1);
 }
 
