@@ -1,8 +1,7 @@
 //! `GET /metrics`: everything that happens moves a figure, and no caller can make up a series.
 
-use std::time::Duration;
-
 use forrst_server::{Limits, Server};
+use forrst_testkit::asynchronous::eventually;
 use serde_json::{Value, json};
 
 use crate::observe::scrape::{Scrape, get};
@@ -113,30 +112,27 @@ async fn renew_and_release_metrics_move() {
 #[tokio::test]
 async fn a_lease_that_renews_itself_is_counted_and_its_loss_once() {
     let host = Host::start().await;
-    let call = ask("test.gate").lock(json!({"key": "a", "ttl": millis(90), "renew": true}));
+    let call = ask("test.gate").lock(json!({"key": "a", "ttl": millis(1_500), "renew": true}));
     let running = tokio::spawn({
         let server = host.server.clone();
         async move { send(&server, &call).await }
     });
-    loop {
+    eventually("it is renewed twice", async || {
         let scrape = Scrape::of(host.address).await;
-        if scrape.value("lock_renew_total{result=\"extended\"}") >= Some(2.0) {
-            break;
-        }
-    }
+        scrape.value("lock_renew_total{result=\"extended\"}") >= Some(2.0)
+    })
+    .await;
     let key = json!({"key": "lock:test.gate:a"});
     send(
         &host.server,
         &ask(&function("force-release")).arguments(key),
     )
     .await;
-    loop {
+    eventually("its loss is counted", async || {
         let scrape = Scrape::of(host.address).await;
-        if scrape.value("lock_lost_total") == Some(1.0) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        scrape.value("lock_lost_total") == Some(1.0)
+    })
+    .await;
     host.seen.open_gate();
     running.await.unwrap();
     let scrape = Scrape::of(host.address).await;
@@ -149,15 +145,14 @@ async fn a_lease_that_runs_out_is_counted_with_the_time_it_was_held() {
     let host = Host::start().await;
     let taken = json!({"key": "a", "ttl": millis(200)});
     send(&host.server, &ask(&function("acquire")).arguments(taken)).await;
-    loop {
+    eventually("its end is counted", async || {
         let scrape = Scrape::of(host.address).await;
-        if scrape.value("lock_expired_total") == Some(1.0) {
-            scrape.expect("lock_hold_seconds_count", 1.0);
-            scrape.expect("lock_hold_seconds_sum", 0.2);
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        scrape.value("lock_expired_total") == Some(1.0)
+    })
+    .await;
+    let scrape = Scrape::of(host.address).await;
+    scrape.expect("lock_hold_seconds_count", 1.0);
+    scrape.expect("lock_hold_seconds_sum", 0.2);
 }
 
 #[tokio::test]
