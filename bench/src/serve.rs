@@ -92,14 +92,14 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<(), String> {
         let answer = match command {
             Command::CountAllocations => {
                 allocations = Some(Allocations::begin());
-                0
+                Ok(0)
             }
-            Command::Allocations => allocations.take().map_or(0, Allocations::end),
-            Command::Hold(count) => runtime.block_on(forrst::hold(server.as_ref(), count))?,
-            Command::Wait(count) => runtime.block_on(forrst::wait(server.as_ref(), count))?,
-            Command::Contend(count) => runtime.block_on(forrst::contend(server.as_ref(), count))?,
+            Command::Allocations => Ok(allocations.take().map_or(0, Allocations::end)),
+            Command::Hold(count) => runtime.block_on(forrst::hold(server.as_ref(), count)),
+            Command::Wait(count) => runtime.block_on(forrst::wait(server.as_ref(), count)),
+            Command::Contend(count) => runtime.block_on(forrst::contend(server.as_ref(), count)),
         };
-        say(&answer.to_string());
+        say(&answer.map_or_else(|error| child::refusal(&error), |number| number.to_string()));
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ pub(super) fn measure(_: &Bench<'_>, saves: bool) -> Result<Vec<Table>, String> 
             Column::new("change %", Unit::Percent),
         ],
         rows,
-        note: "Kept in bench/instructions.json; `--instructions --save` writes it. Half a percent is chance: hash tables are seeded at random.",
+        note: "Kept in bench/instructions.json; `--instructions --save` writes it. Up to a percent is chance: hash tables are seeded at random.",
     }])
 }
 

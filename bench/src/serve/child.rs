@@ -9,6 +9,13 @@ use tempfile::TempDir;
 
 use super::{Address, Command, Kind};
 
+/// What the answer to a command begins with that could not be obeyed.
+const REFUSAL: &str = "error: ";
+
+pub(super) fn refusal(error: &str) -> String {
+    REFUSAL.to_owned() + &error.replace('\n', " ")
+}
+
 /// A server of ours. It ends when this is dropped.
 pub(crate) struct Served {
     child: Child,
@@ -88,6 +95,9 @@ impl Served {
         let written = writeln!(pipes.input, "{line}");
         written.map_err(|error| format!("a server has ended: {error}"))?;
         let answer = pipes.read_line()?;
+        if let Some(error) = answer.strip_prefix(REFUSAL) {
+            return Err(error.to_owned());
+        }
         let number = answer.parse();
         number.map_err(|error| format!("{command:?} was answered with {answer:?}: {error}"))
     }
