@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use forrst_testkit::{
     Proxy, RedisCluster, RedisOptions, RedisReplicas, RedisServer, SharedRedis, Traffic, Way, until,
 };
+use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
 fn a_server_that_is_killed_has_kept_what_it_said_and_a_forgetful_one_has_not() {
@@ -48,6 +49,21 @@ fn a_shared_server_that_was_killed_is_started_anew() {
     until("it has ended", || first.ask(&["PING"]).is_err());
     let second = SharedRedis::join_in(folder.path());
     assert_eq!(second.ask(&["PING"]).unwrap(), "PONG");
+}
+
+#[test]
+fn a_shared_server_does_not_outlive_what_guards_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = SharedRedis::join_in(folder.path());
+    let info = shared.ask(&["INFO", "server"]).unwrap();
+    let server = info
+        .lines()
+        .find_map(|line| line.strip_prefix("process_id:"));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.unwrap())).unwrap();
+    let guard = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    let guard = Pid::from_raw(guard.unwrap().trim().parse().unwrap()).unwrap();
+    kill_process(guard, Signal::KILL).unwrap();
+    until("it has ended", || shared.ask(&["PING"]).is_err());
 }
 
 #[test]

@@ -14,7 +14,8 @@ use crate::patience::until;
 /// A Redis that all tests of this build share, each with a prefix of its own. For tests that neither break nor configure it.
 ///
 /// The first that needs it starts it, in whatever process; it ends when no process uses it any more, however that ended. Who
-/// uses it holds a shared lock on a file, which the kernel gives back. A shell waits for the exclusive one, then kills Redis.
+/// uses it holds a shared lock on a file, which the kernel gives back. A shell waits for the exclusive one, then kills Redis; should
+/// the shell be killed, the kernel kills Redis, too.
 pub struct SharedRedis {
     port: u16,
     prefix: String,
@@ -100,7 +101,7 @@ fn start(folder: &Path) -> u16 {
         let mut guard = Command::new("sh")
             .arg("-c")
             .arg(
-                r#"cd "$1" && "$2" --bind 127.0.0.1 --port "$3" --dir "$1" --logfile log \
+                r#"cd "$1" && setpriv --pdeathsig KILL "$2" --bind 127.0.0.1 --port "$3" --dir "$1" --logfile log \
                 --save "" --appendonly yes --appendfsync always &
                 redis=$! ; export redis
                 flock --exclusive "$1/used" sh -c 'kill -9 $redis; rm -rf port appendonlydir log'"#,
