@@ -1,5 +1,6 @@
 //! What a server allows at most, and what it counts to keep to it.
 
+mod budget;
 mod held;
 mod network;
 mod rate;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use forrst_protocol::DEFAULT_MAX_BODY_BYTES;
 
+pub(crate) use self::budget::{Budgets, Pool, ResultRoom, ResultSize, Room, TakenBytes};
 pub(crate) use self::held::HeldLocks;
 pub(crate) use self::network::network;
 pub(crate) use self::rate::RateLimit;

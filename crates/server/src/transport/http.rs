@@ -19,7 +19,6 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 use tokio::time::{Instant, timeout};
 
-use super::budget::{Budgets, Pool, TakenBytes};
 use super::connection::{Authorised, Connection, UnderWay};
 use super::host_check::HostCheck;
 use super::rpc::{Frame, Rpc, Sender};
@@ -27,7 +26,7 @@ use super::websocket;
 use crate::Server;
 use crate::access::Credential;
 use crate::core::{Counted, Origin};
-use crate::limits;
+use crate::limits::{self, Budgets, Pool, Room, TakenBytes};
 use crate::system::Health;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-forrst-request-id");
@@ -90,17 +89,18 @@ async fn forrst(State(app): State<App>, request: Request) -> Response {
     let answer = match read_post(server, request).await {
         Ok(Posted {
             body,
-            bytes,
+            room,
             sender,
             authorised,
         }) => {
-            under_way = Some(UnderWay::new(bytes, authorised));
+            under_way = Some(UnderWay::new(room.clone(), authorised));
             let origin = Origin {
                 received: started,
                 traceparent: sender.traceparent,
                 credential: sender.credential,
                 from: sender.from,
                 refusal: sender.refusal,
+                room,
                 max_errors: MAX_PROBLEMS,
                 counted: Counted::NotYet,
             };
@@ -181,10 +181,11 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
     match read_post(&app.server, request).await {
         Ok(Posted {
             body,
-            bytes,
-            sender,
+            room,
+            mut sender,
             authorised,
         }) => {
+            sender.room = room.clone();
             let frame = Frame::read(body);
             let _permits = match connection {
                 Some(connection) => connection.in_flight.take(frame.count()).await,
@@ -198,7 +199,7 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
             match app.rpc.answer(&frame, sender).await {
                 Some(answer) => {
                     let mut reply = ask_for_key(json_bytes(status, answer.into()));
-                    let under_way = UnderWay::new(bytes, authorised);
+                    let under_way = UnderWay::new(room, authorised);
                     reply.extensions_mut().insert(under_way);
                     reply
                 }
@@ -321,7 +322,7 @@ impl Refusal {
 /// A POST of JSON that has arrived.
 struct Posted {
     body: Bytes,
-    bytes: TakenBytes,
+    room: Room,
     sender: Sender,
     /// Held until the answer is taken, so that the connection may stay; `None` without valid credentials.
     authorised: Option<Authorised>,
@@ -363,7 +364,7 @@ async fn read_post(server: &Server, request: Request) -> Result<Posted, Refusal>
         let (body, bytes) = read.await?;
         return Ok(Posted {
             body,
-            bytes,
+            room: Room::new(bytes),
             sender,
             authorised: connection.as_ref().map(Connection::authorised),
         });
@@ -392,7 +393,7 @@ async fn read_post(server: &Server, request: Request) -> Result<Posted, Refusal>
     match body {
         Some((body, bytes)) => Ok(Posted {
             body,
-            bytes,
+            room: Room::new(bytes),
             sender,
             authorised: None,
         }),
@@ -421,6 +422,7 @@ fn sender(parts: &Parts) -> Sender {
         from: connection.map(|connection| connection.from.clone()),
         peer: peer.cloned(),
         refusal: None,
+        room: Room::default(),
     }
 }
 
@@ -585,7 +587,11 @@ fn traceparent(headers: &HeaderMap) -> Option<String> {
 
 pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     match serde_json::to_vec(body) {
-        Ok(body) => json_bytes(status, body.into()),
+        Ok(mut body) => {
+            // What a client does not read is kept, and must not be twice as large as it counts.
+            body.shrink_to_fit();
+            json_bytes(status, body.into())
+        }
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

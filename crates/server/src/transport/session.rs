@@ -15,11 +15,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::budget::{Pool, TakenBytes};
 use super::intake::Intake;
 use crate::Server;
 use crate::access::{Caller, Credential};
-use crate::limits::Refusal;
+use crate::limits::{Pool, Refusal, Room, TakenBytes};
 use crate::metrics::Metrics;
 
 /// How long calls may take that were under way when the client broke the rules.
@@ -214,7 +213,7 @@ pub(super) enum Incoming<R, M> {
 struct Received<R> {
     count: usize,
     request: R,
-    bytes: TakenBytes,
+    room: Room,
 }
 
 /// What is sent to a client.
@@ -232,7 +231,7 @@ impl Message for Bytes {
 /// Reads requests and writes answers until the client or the server ends.
 ///
 /// Each request runs in a task. When the client disconnects, the tasks are dropped: waiting calls leave their queues. `count` says
-/// how many requests a frame has; `answer` is given why a frame is refused, if it is.
+/// how many requests a frame has; `answer` is given room for the answer, or why the frame is refused.
 pub(super) async fn run<R, M, In, Out, F, Fut>(
     mut incoming: In,
     outgoing: Out,
@@ -244,7 +243,7 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
     M: Message,
     In: Stream<Item = Incoming<R, M>> + Unpin,
     Out: Sink<M> + Unpin + Send + 'static,
-    F: Fn(R, Option<ErrorObject>) -> Fut,
+    F: Fn(R, Result<Room, ErrorObject>) -> Fut,
     Fut: Future<Output = Option<M>> + Send + 'static,
 {
     let in_flight = &rules.in_flight;
@@ -264,16 +263,15 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
                 awaited = Some(count);
                 break;
             };
-            let Some(Received { request, bytes, .. }) = backlog.pop_front() else {
+            let Some(Received { request, room, .. }) = backlog.pop_front() else {
                 break;
             };
-            let (answer, sender) = (answer(request, None), sender.clone());
+            let (answer, sender) = (answer(request, Ok(room.clone())), sender.clone());
             under_way.spawn(async move {
-                let mut bytes = bytes;
                 if let Some(answer) = answer.await {
-                    bytes.cover(answer.length());
+                    room.answered(answer.length());
                     // The writer is gone when the client is.
-                    let _ = sender.send((answer, Some((place, bytes)))).await;
+                    let _ = sender.send((answer, Some((place, room)))).await;
                 }
             });
         }
@@ -293,12 +291,12 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
                         }
                         match rules.account.take(request.as_ref().len()) {
                             Ok(bytes) => {
-                                let count = count(&request);
-                                backlog.push_back(Received { count, request, bytes });
+                                let (count, room) = (count(&request), Room::new(bytes));
+                                backlog.push_back(Received { count, request, room });
                             }
                             // Now, and not in its turn: there is no room to keep it.
                             Err(refusal) => {
-                                if let Some(answer) = answer(request, Some(refusal)).await {
+                                if let Some(answer) = answer(request, Err(refusal)).await {
                                     let _ = sender.send((answer, None)).await;
                                 }
                             }
@@ -323,8 +321,8 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
         }
     };
     let finish = async {
-        for Received { request, .. } in backlog {
-            if let Some(answer) = answer(request, None).await {
+        for Received { request, room, .. } in backlog {
+            if let Some(answer) = answer(request, Ok(room)).await {
                 let _ = sender.send((answer, None)).await;
             }
         }
@@ -353,7 +351,7 @@ async fn close<T>(under_way: JoinSet<()>, answers: mpsc::Sender<T>, writer: Abor
 /// Whatever is ready together goes out in one write.
 async fn write<M, Out: Sink<M> + Unpin>(
     mut outgoing: Out,
-    mut answers: mpsc::Receiver<(M, Option<(OwnedSemaphorePermit, TakenBytes)>)>,
+    mut answers: mpsc::Receiver<(M, Option<(OwnedSemaphorePermit, Room)>)>,
     patience: Duration,
 ) {
     let mut ready = Vec::new();

@@ -139,15 +139,18 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
             Ok(frame) => Incoming::Request(frame),
             Err(_) => Incoming::Last(too_large(server)),
         });
-    let answer = |frame: BytesMut, refusal| {
+    let answer = |frame: BytesMut, room| {
         let server = server.clone();
-        let origin = Origin {
-            refusal,
-            ..Origin::local(Some(from.clone()))
-        };
+        let mut origin = Origin::local(Some(from.clone()));
+        match room {
+            Ok(room) => origin.room = room,
+            Err(refusal) => origin.refusal = Some(refusal),
+        }
         async move {
             let response = server.core.answer(frame, origin).await;
-            serde_json::to_vec(&response).map(Bytes::from).ok()
+            let mut answer = serde_json::to_vec(&response).ok()?;
+            answer.shrink_to_fit();
+            Some(Bytes::from(answer))
         }
     };
     tokio::select! {

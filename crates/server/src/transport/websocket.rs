@@ -104,9 +104,12 @@ async fn run(
                 Incoming::Last(too_large())
             }
         });
-    let answer = |frame: Frame, refusal| {
+    let answer = |frame: Frame, room| {
         let (rpc, mut sender) = (rpc.clone(), sender.clone());
-        sender.refusal = refusal;
+        match room {
+            Ok(room) => sender.room = room,
+            Err(refusal) => sender.refusal = Some(refusal),
+        }
         async move {
             let answer = rpc.answer(&frame, sender).await?;
             Some(Message::Text(answer.into()))

@@ -8,13 +8,13 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use forrst_testkit::request;
+use forrst_testkit::{Serve, request, until};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::resident_bytes;
 use crate::access::client::{acquire, code, connect, lock, open, post_text};
-use crate::access::keys::Guarded;
+use crate::access::keys::{FORRST, Guarded};
 
 /// What a flood may make the server keep besides what it had: the budget of a connection, and what allocators hold back.
 const MOST_GROWTH: u64 = 96 * 1024 * 1024;
@@ -150,4 +150,62 @@ fn a_flood_neither_stops_the_server_nor_stays_in_its_memory() {
         assert!(grown < MOST_GROWTH, "{}: {grown} bytes", flood.name);
     }
     assert!(!guarded.running.has_ended());
+}
+
+/// Ten clients send thousands of calls with large answers and read nothing. All of them are one caller, which has a quarter of the
+/// process' budget.
+#[test]
+fn answers_that_no_client_reads_stay_within_the_budget() {
+    const CLIENTS: usize = 10;
+    const CALLS: usize = 2000;
+    let describe = request("urn:cline:forrst:fn:describe", json!({}));
+    let call = |number: usize| {
+        json!({"jsonrpc": "2.0", "id": number, "method": "forrst.call", "params": describe})
+            .to_string()
+    };
+    let discover = json!({"jsonrpc": "2.0", "id": 1, "method": "rpc.discover"});
+    let batch = json!(vec![discover; 100]).to_string();
+    for (name, frames) in [
+        ("describe", (0..CALLS).map(call).collect::<Vec<_>>()),
+        ("rpc.discover in batches", vec![batch; CALLS / 100]),
+    ] {
+        let serve = Serve::new(FORRST, &["--demo", "--store", "memory:"]);
+        let running = serve.start();
+        let address = running.address();
+        let before = resident_bytes(&running);
+        let client = || {
+            let mut socket = open(&address, None).unwrap();
+            // A server that does not read on is no failure.
+            let patience = Some(Duration::from_secs(1));
+            socket.get_mut().set_write_timeout(patience).unwrap();
+            for frame in &frames {
+                if socket.send(Message::text(frame.clone())).is_err() {
+                    break;
+                }
+            }
+            socket
+        };
+        let clients: Vec<_> = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+            clients
+                .into_iter()
+                .map(|client| client.join().unwrap())
+                .collect()
+        });
+        let mut peak = 0;
+        let mut last = (0, Instant::now());
+        // Until nothing has changed for a while.
+        until("the server has answered", || {
+            let now = resident_bytes(&running);
+            peak = peak.max(now);
+            if now != last.0 {
+                last = (now, Instant::now());
+            }
+            last.1.elapsed() > Duration::from_secs(2)
+        });
+        drop(clients);
+        let grown = peak.saturating_sub(before);
+        eprintln!("{name}: RSS grows from {before} by {grown} bytes");
+        assert!(grown < MOST_GROWTH, "{name}: {grown} bytes");
+    }
 }
