@@ -48,7 +48,7 @@ pub struct Limits {
     pub max_unauthenticated_rate: u32,
     /// How long a client may take to send the head of a request, or go without an authorised request, or leave an answer unread.
     pub idle_timeout: Duration,
-    /// How long a client may take to send the body of a request.
+    /// How long a client may take to send the body of a request, or a large message of a WebSocket or a unix socket.
     pub body_timeout: Duration,
 }
 

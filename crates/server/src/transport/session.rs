@@ -11,7 +11,8 @@ use forrst_protocol::ErrorObject;
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -50,6 +51,8 @@ pub(super) struct Rules<M> {
     pub(super) keep_alive: Option<M>,
     /// Sent last when the server ends.
     pub(super) goodbye: Option<M>,
+    /// Sent last to a client that does not finish a message in time.
+    pub(super) too_slow: M,
     /// The server ends: what is under way is answered, and nothing more is read.
     pub(super) draining: CancellationToken,
     pub(super) metrics: Arc<Metrics>,
@@ -125,8 +128,8 @@ struct Unfinished<'a> {
     account: &'a SessionAccount,
     /// How many bytes were received before it.
     before: u64,
-    /// `None` as long as no more than its first part is read.
-    taken: Option<TakenBytes>,
+    /// Its bytes, and until when it may arrive; `None` as long as no more than its first part is read.
+    taken: Option<(TakenBytes, Instant)>,
 }
 
 impl<'a> Unfinished<'a> {
@@ -141,19 +144,27 @@ impl<'a> Unfinished<'a> {
     }
 
     /// Waits for the next message.
+    ///
+    /// # Errors
+    ///
+    /// When one has begun and does not arrive in time. Others, such as pongs, may arrive meanwhile.
     async fn next<R, M>(
         &mut self,
         incoming: &mut (impl Stream<Item = Incoming<R, M>> + Unpin),
-    ) -> Option<Incoming<R, M>> {
+    ) -> Result<Option<Incoming<R, M>>, Elapsed> {
         let intake = &self.account.intake;
         loop {
             let next = poll_fn(|cx| match incoming.poll_next_unpin(cx) {
                 Poll::Pending if intake.left() == 0 => Poll::Ready(None),
                 next => next.map(Some),
             });
-            if let Some(next) = next.await {
+            let next = match &self.taken {
+                Some((_, until)) => timeout_at(*until, next).await?,
+                None => next.await,
+            };
+            if let Some(next) = next {
                 self.has_arrived(next.as_ref());
-                return next;
+                return Ok(next);
             }
             if !self.has_room() {
                 self.account.server.core.metrics.refused(Refusal::Bytes);
@@ -171,7 +182,8 @@ impl<'a> Unfinished<'a> {
         let budgets = &server.listeners.budgets;
         let taken = budgets.take_for_frame(&self.account.caller, server.core.limits.max_body);
         let has_room = taken.is_some();
-        self.taken = taken;
+        let until = Instant::now() + server.core.limits.body_timeout;
+        self.taken = taken.map(|taken| (taken, until));
         self.allow();
         has_room
     }
@@ -283,9 +295,13 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
             _ = in_flight.take(awaited.unwrap_or_default()), if awaited.is_some() => {}
             next = unfinished.next(&mut incoming), if is_reading => {
                 match next {
-                    None => return close(under_way, sender, writer).await,
-                    Some(Incoming::Other(_)) => {}
-                    Some(Incoming::Request(request)) => {
+                    Err(_) => {
+                        rules.metrics.refused(Refusal::BodyTime);
+                        break Some(rules.too_slow.clone());
+                    }
+                    Ok(None) => return close(under_way, sender, writer).await,
+                    Ok(Some(Incoming::Other(_))) => {}
+                    Ok(Some(Incoming::Request(request))) => {
                         if awaited.is_some() {
                             rules.metrics.refused(Refusal::InFlight);
                         }
@@ -302,7 +318,7 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
                             }
                         }
                     }
-                    Some(Incoming::Last(word)) => break Some(word),
+                    Ok(Some(Incoming::Last(word))) => break Some(word),
                 }
                 heard = Instant::now();
                 has_asked = false;
@@ -416,6 +432,7 @@ mod tests {
             idle_timeout: Duration::from_secs(60 * 60),
             keep_alive: None,
             goodbye: None,
+            too_slow: Bytes::new(),
             draining: CancellationToken::new(),
             metrics: server.core.metrics.clone(),
         };

@@ -126,6 +126,7 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
         idle_timeout: IDLE,
         keep_alive: None,
         goodbye: None,
+        too_slow: too_slow(server),
         draining: server.core.draining.clone(),
         metrics: server.core.metrics.clone(),
     };
@@ -162,6 +163,11 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
 fn is_broken_connection(frame: &io::Result<BytesMut>) -> bool {
     let error = frame.as_ref().err();
     error.is_some_and(|error| error.kind() != io::ErrorKind::InvalidData)
+}
+
+fn too_slow(server: &Server) -> Bytes {
+    let message = "The frame did not arrive in time";
+    refusal(server, ErrorObject::new(ErrorCode::InvalidRequest, message))
 }
 
 fn too_large(server: &Server) -> Bytes {
