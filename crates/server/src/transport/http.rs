@@ -360,13 +360,15 @@ async fn read_post(server: &Server, request: Request) -> Result<Posted, Refusal>
     };
     let Err(why) = &caller else {
         let limits = &server.core.limits;
+        // From now on, because a body may take longer than a connection may be idle.
+        let authorised = connection.as_ref().map(Connection::authorised);
         let read = incoming.read(server, limits.max_body, limits.body_timeout, &account);
         let (body, bytes) = read.await?;
         return Ok(Posted {
             body,
             room: Room::new(bytes),
             sender,
-            authorised: connection.as_ref().map(Connection::authorised),
+            authorised,
         });
     };
     let counted = server.core.count_unauthenticated(sender.from.as_deref());
