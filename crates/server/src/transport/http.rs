@@ -244,16 +244,16 @@ fn is_same_origin(headers: &HeaderMap) -> bool {
 }
 
 /// The process is there and answers.
-async fn health(request: Request) -> Response {
-    if !is_look(&request) {
+async fn health(method: Method) -> Response {
+    if !is_read_only(&method) {
         return only_get();
     }
     json(StatusCode::OK, &serde_json::json!({"status": "healthy"}))
 }
 
 /// Requests can be served: the store is reachable, and the server is not about to end.
-async fn ready(State(app): State<App>, request: Request) -> Response {
-    if !is_look(&request) {
+async fn ready(State(app): State<App>, method: Method) -> Response {
+    if !is_read_only(&method) {
         return only_get();
     }
     if app.server.is_shutting_down() {
@@ -274,7 +274,7 @@ async fn ready(State(app): State<App>, request: Request) -> Response {
 
 /// What was counted, for Prometheus.
 async fn metrics(State(app): State<App>, request: Request) -> Response {
-    if !is_look(&request) {
+    if !is_read_only(request.method()) {
         return only_get();
     }
     let (parts, _) = request.into_parts();
@@ -288,6 +288,8 @@ async fn metrics(State(app): State<App>, request: Request) -> Response {
         return refusal(&app.server, why);
     }
     let _authorised = connection(&parts).map(Connection::authorised);
+    // The store can take its time, and a thousand heads would wait with it.
+    drop(parts);
     let locks = app.server.locks();
     // A store that does not answer must not keep the rest from being read.
     let held = timeout(HELD_PATIENCE, locks.store().held()).await;
@@ -296,8 +298,8 @@ async fn metrics(State(app): State<App>, request: Request) -> Response {
     ([(CONTENT_TYPE, crate::metrics::CONTENT_TYPE)], text).into_response()
 }
 
-fn is_look(request: &Request) -> bool {
-    matches!(*request.method(), Method::GET | Method::HEAD)
+fn is_read_only(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
 }
 
 fn only_get() -> Response {
