@@ -1,6 +1,6 @@
 //! Floods: what the server keeps and writes meanwhile, and how an authenticated client fares.
 //!
-//! `cargo nextest run -p forrst-cli --test it floods --no-capture` prints the table. What it keeps is asserted; times are for
+//! `cargo nextest run -p forrst-cli --test it floods --no-capture` prints the table. What it keeps and writes is asserted; times are for
 //! people, because a busy machine may delay anything.
 
 use std::io::{Read, Write};
@@ -19,17 +19,21 @@ use crate::access::keys::{FORRST, Guarded};
 /// What a flood may make the server keep besides what it had: the budget of a connection, and what allocators hold back.
 const MOST_GROWTH: u64 = 96 * 1024 * 1024;
 
-/// How long a flood of requests goes on.
+/// How long a flood of requests goes on at least, and how many there are at least.
 const FLOOD: Duration = Duration::from_secs(1);
+const REQUESTS: usize = 500;
 
 struct Flood {
     name: &'static str,
+    /// Whether all of it is refused, and so hardly written down.
+    is_refused: bool,
     run: fn(&str, &str) -> usize,
 }
 
 const FLOODS: [Flood; 5] = [
     Flood {
         name: "requests without a key",
+        is_refused: true,
         run: |address, _| {
             let body = request("demo.echo", json!({})).to_string();
             again_and_again(address, &post_text(address, "/forrst", &[], &body))
@@ -37,6 +41,7 @@ const FLOODS: [Flood; 5] = [
     },
     Flood {
         name: "batches of 100 without a key",
+        is_refused: true,
         run: |address, _| {
             let entry = json!({"jsonrpc": "2.0", "id": 1, "method": "forrst.call", "params": {}});
             let body = json!(vec![entry; 100]).to_string();
@@ -45,6 +50,7 @@ const FLOODS: [Flood; 5] = [
     },
     Flood {
         name: "wrong hosts and long paths",
+        is_refused: true,
         run: |address, _| {
             let path = format!("/{}", "x".repeat(4000));
             again_and_again(address, &post_text("evil.example", &path, &[], ""))
@@ -52,6 +58,7 @@ const FLOODS: [Flood; 5] = [
     },
     Flood {
         name: "silent connections",
+        is_refused: false,
         run: |address, _| {
             let silent: Vec<_> = (0..500).map(|_| connect(address)).collect();
             std::thread::sleep(FLOOD);
@@ -61,6 +68,7 @@ const FLOODS: [Flood; 5] = [
     },
     Flood {
         name: "waiting calls of 1 MB, with a key",
+        is_refused: false,
         run: |address, key| {
             let mut socket = open(address, Some(key)).unwrap();
             let padding = "x".repeat(1_000_000);
@@ -81,12 +89,13 @@ const FLOODS: [Flood; 5] = [
 
 fn again_and_again(address: &str, text: &str) -> usize {
     let started = Instant::now();
-    let mut sent = 0;
-    while started.elapsed() < FLOOD {
+    let (mut count, mut sent) = (0, 0);
+    while count < REQUESTS || started.elapsed() < FLOOD {
         let Ok(mut stream) = TcpStream::connect(address) else {
             continue;
         };
         if stream.write_all(text.as_bytes()).is_ok() {
+            count += 1;
             sent += text.len();
         }
         let _ = stream.read(&mut [0; 1024]);
@@ -148,6 +157,9 @@ fn a_flood_neither_stops_the_server_nor_stays_in_its_memory() {
             at(99),
         );
         assert!(grown < MOST_GROWTH, "{}: {grown} bytes", flood.name);
+        let written = log_after - log + usize::try_from(audit_after - audit).unwrap();
+        let is_little = !flood.is_refused || written < sent / 10;
+        assert!(is_little, "{}: {written} of {sent} bytes", flood.name);
     }
     assert!(!guarded.running.has_ended());
 }
