@@ -34,7 +34,7 @@ use crate::audit::Audit;
 use crate::context::CallInfo;
 use crate::error::internal_error;
 use crate::extension::{End, Extension, ExtensionCall, Next, Outcome, Step, Trace, Tracing};
-use crate::limits::{HeldLocks, Limits, RateLimit, Refusal};
+use crate::limits::{HeldLocks, Limits, RateLimit, Refusal, Room};
 use crate::metrics::{Activity, Metrics};
 use crate::registry::{Registered, Registry};
 use crate::server::BuildError;
@@ -124,6 +124,8 @@ pub(crate) struct Origin {
     pub(crate) from: Option<Arc<str>>,
     /// Why the transport has no room for the request, if it has none.
     pub(crate) refusal: Option<ErrorObject>,
+    /// For the request and its answer.
+    pub(crate) room: Room,
     /// How many errors the answer may list: those of a batch share one answer.
     pub(crate) max_errors: usize,
     /// Whether it was counted against its sender's rate on the way here.
@@ -139,6 +141,7 @@ impl Origin {
             credential: Credential::Local,
             from,
             refusal: None,
+            room: Room::default(),
             max_errors: MAX_PROBLEMS,
             counted: Counted::NotYet,
         }
@@ -219,6 +222,9 @@ impl Core {
                 Err(Response::failure(rejection.id().cloned(), refusal).into())
             }
             (Err(rejection), Ok(_)) => {
+                if let Err(refusal) = self.expect_answer(&origin.room, 0) {
+                    return Err(Response::failure(rejection.id().cloned(), refusal).into());
+                }
                 if rejection.is_nested_too_deep() {
                     self.metrics.refused(Refusal::Nesting);
                 }
@@ -250,6 +256,17 @@ impl Core {
             self.metrics.refused(Refusal::Forbidden);
             return Err(Response::failure(Some(request.id), refusal).into());
         }
+        let room = match function {
+            Some(function) => origin.room.expect_result(&function.result_size).map(Some),
+            None => origin.room.expect_answer(0).map(|()| None),
+        };
+        let room = match room {
+            Ok(room) => room,
+            Err(refusal) => {
+                self.metrics.refused(Refusal::Bytes);
+                return Err(Response::failure(Some(request.id), refusal).into());
+            }
+        };
         let asked = Asked {
             request: &request,
             function,
@@ -263,9 +280,9 @@ impl Core {
                 .map_err(|errors| problems.extend(errors))
                 .ok()
         });
-        let end = match (problems.into_errors(), prepared) {
-            (None, Some(call)) => End::Call(call),
-            (problems, _) => End::Fail(problems.unwrap_or_else(|| internal_error().into())),
+        let end = match (problems.into_errors(), prepared, room) {
+            (None, Some(call), Some(room)) => End::Call(call, room),
+            (problems, ..) => End::Fail(problems.unwrap_or_else(|| internal_error().into())),
         };
         let version = function.map(|function| function.version.clone());
         let context = Context {
@@ -293,6 +310,14 @@ impl Core {
             next: Next::new(plan, end),
             context,
         })
+    }
+}
+
+impl Core {
+    /// Takes the bytes of an answer that is no function's.
+    pub(crate) fn expect_answer(&self, room: &Room, bytes: usize) -> Result<(), ErrorObject> {
+        let expected = room.expect_answer(bytes);
+        expected.inspect_err(|_| self.metrics.refused(Refusal::Bytes))
     }
 }
 

@@ -10,7 +10,9 @@ use std::vec;
 
 use ::tracing::Instrument;
 use async_trait::async_trait;
-use forrst_protocol::{ErrorObject, Errors, FunctionName, Pointer, RawObject, Urn, Version};
+use forrst_protocol::{
+    ErrorCode, ErrorObject, Errors, FunctionName, Pointer, RawObject, Urn, Version,
+};
 use futures_util::FutureExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,6 +24,7 @@ use crate::access::Caller;
 use crate::core::NotedLock;
 use crate::error::{internal_error, unavailable};
 use crate::function::{CallResult, PreparedCall, read_json};
+use crate::limits::{Refusal, ResultRoom};
 use crate::span;
 
 pub(crate) use self::atomic_lock::AtomicLock;
@@ -161,7 +164,7 @@ pub(crate) const PLACE_OF_ATOMIC_LOCK: usize = 3;
 
 /// What stands in the middle.
 pub(crate) enum End {
-    Call(PreparedCall),
+    Call(PreparedCall, ResultRoom),
     /// The call is known to be wrong; the outer extensions still have their say.
     Fail(Errors),
 }
@@ -197,11 +200,11 @@ impl Next {
             Some(step) => step.around.run(context, self).await,
             None => match self.end {
                 End::Fail(errors) => Outcome::failure(errors),
-                End::Call(call) if context.is_detached => run_call(call, context).await,
-                End::Call(call) => {
+                End::Call(call, room) if context.is_detached => run_call(call, room, context).await,
+                End::Call(call, room) => {
                     let server = context.server.clone();
                     server
-                        .detach(context, |context| run_call(call, context))
+                        .detach(context, |context| run_call(call, room, context))
                         .await
                 }
             },
@@ -210,7 +213,8 @@ impl Next {
 }
 
 /// The function itself: ended by its deadline or the server's end, and its panics caught.
-async fn run_call(call: PreparedCall, context: Context) -> Outcome {
+async fn run_call(call: PreparedCall, room: ResultRoom, context: Context) -> Outcome {
+    let metrics = context.server.metrics.clone();
     let deadline = context.deadline.clone();
     let stop = context.server.stop.clone();
     let cancellation = context.cancellation.clone();
@@ -225,7 +229,15 @@ async fn run_call(call: PreparedCall, context: Context) -> Outcome {
         () = stop.cancelled() => Err(unavailable("The server is shutting down").into()),
         result = call => result.unwrap_or_else(|_| Err(internal_error().into())),
     };
-    result.into()
+    match result {
+        // Here, before the next one is ready: there may be a thousand of them.
+        Ok(result) if !room.holds(result.get().len()) => {
+            metrics.refused(Refusal::Bytes);
+            let message = "The function has run, and there is no room for its result";
+            Outcome::failure(ErrorObject::new(ErrorCode::InternalError, message))
+        }
+        result => result.into(),
+    }
 }
 
 /// The error of a deadline, once it has passed.

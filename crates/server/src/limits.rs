@@ -1,5 +1,6 @@
 //! What a server allows at most, and what it counts to keep to it.
 
+mod budget;
 mod held;
 mod network;
 mod rate;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use forrst_protocol::DEFAULT_MAX_BODY_BYTES;
 
+pub(crate) use self::budget::{Budgets, Pool, ResultRoom, ResultSize, Room, TakenBytes};
 pub(crate) use self::held::HeldLocks;
 pub(crate) use self::network::network;
 pub(crate) use self::rate::RateLimit;
@@ -46,7 +48,7 @@ pub struct Limits {
     pub max_unauthenticated_rate: u32,
     /// How long a client may take to send the head of a request, or go without an authorised request, or leave an answer unread.
     pub idle_timeout: Duration,
-    /// How long a client may take to send the body of a request.
+    /// How long a client may take to send the body of a request, or a large message of a WebSocket or a unix socket.
     pub body_timeout: Duration,
 }
 

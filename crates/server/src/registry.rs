@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use forrst_protocol::{
     Call, ErrorCode, ErrorObject, FunctionName, InvalidName, InvalidVersion, Pointer, Version,
@@ -10,6 +11,7 @@ use serde_json::Value;
 
 use crate::access::{Needs, Role};
 use crate::function::{Function, Prepare};
+use crate::limits::ResultSize;
 
 /// Why a function cannot be registered.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +71,7 @@ pub(crate) struct Registered {
     pub(crate) arguments: Value,
     pub(crate) result: Value,
     pub(crate) prepare: Prepare,
+    pub(crate) result_size: Arc<ResultSize>,
     /// A part of the server: it does not outlive its caller, and takes no lock.
     pub(crate) is_system: bool,
     /// Who may call it. Functions of the application need the role `call`, and to be among the caller's functions.
@@ -128,6 +131,7 @@ impl Registered {
             arguments: function.arguments.to_value(),
             result: function.result.to_value(),
             prepare: function.prepare,
+            result_size: Arc::default(),
             is_system: false,
             needs: Needs::OneOf(&[Role::Call]),
             is_look: false,

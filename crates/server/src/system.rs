@@ -104,6 +104,7 @@ fn system(
         arguments,
         result,
         prepare: Box::new(prepare),
+        result_size: Arc::default(),
         is_system: true,
         needs,
         is_look: LOOKS.contains(&short),

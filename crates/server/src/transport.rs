@@ -1,6 +1,5 @@
 //! How requests come in: HTTP, JSON-RPC over HTTP and WebSocket, and frames over a unix socket.
 
-mod budget;
 mod connection;
 mod host_check;
 mod http;

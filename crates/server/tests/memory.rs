@@ -5,12 +5,20 @@ mod functions;
 
 use std::sync::{Arc, LazyLock};
 
-use forrst_server::Server;
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use axum::response::Response;
+use forrst_server::{Limits, Server};
 use forrst_stores::MemoryStore;
+use http_body_util::BodyExt;
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
+use tower::ServiceExt;
 
 use crate::functions::{Seen, register};
 
@@ -221,6 +229,91 @@ fn a_waiting_call_keeps_what_it_was_sent_once() {
     });
 }
 
+#[derive(Deserialize, JsonSchema)]
+struct Late {
+    bytes: usize,
+}
+
+/// Even when the results of a function have been small so far.
+#[test]
+fn results_that_no_client_takes_stay_within_the_budget() {
+    const BUDGET: usize = 16 * MIB;
+    const CALLS: usize = 200;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let seen = Seen::default();
+        let late = seen.clone();
+        let builder = Server::builder()
+            .store(Arc::new(MemoryStore::new()))
+            .function("test.late", "1.0.0", move |_, Late { bytes }: Late| {
+                let seen = late.clone();
+                async move {
+                    let running = seen.run();
+                    seen.pass_gate().await;
+                    running.returns();
+                    Ok("x".repeat(bytes))
+                }
+            })
+            .limits(Limits {
+                max_bytes: BUDGET,
+                max_bytes_per_caller: BUDGET,
+                ..Limits::default()
+            });
+        let server = register(builder, &seen).build().unwrap();
+        let router = server.router();
+        let small = request("test.late", r#"{"bytes":10}"#, "");
+        seen.open_gate();
+        assert_eq!(post(&router, "/forrst", small).await.status(), 200);
+        let large = request("test.late", &format!(r#"{{"bytes":{MIB}}}"#), "");
+        let before = ALLOCATOR.current_usage();
+        ALLOCATOR.reset_peak_usage();
+        let calls: Vec<_> = (0..CALLS)
+            .map(|_| {
+                let (router, large) = (router.clone(), large.clone());
+                tokio::spawn(async move { post(&router, "/forrst", large).await })
+            })
+            .collect();
+        while seen.started() <= CALLS {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..CALLS {
+            seen.open_gate();
+        }
+        let mut answers = Vec::new();
+        for call in calls {
+            answers.push(call.await.unwrap());
+        }
+        let grown = ALLOCATOR.peak_usage() - before;
+        let (taken, refused): (Vec<_>, Vec<_>) = answers
+            .into_iter()
+            .partition(|answer| answer.status() == 200);
+        println!(
+            "{grown} bytes for {} results, {} refused",
+            taken.len(),
+            refused.len()
+        );
+        assert!(grown < 2 * BUDGET, "{grown} bytes");
+        assert!(!taken.is_empty());
+        for answer in refused {
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            let body: Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(body["errors"][0]["code"], "INTERNAL_ERROR", "{body}");
+        }
+        // Calls of that function are now refused before they run; others are not.
+        let answer = post(&router, "/forrst", large.clone()).await;
+        assert_eq!(answer.status(), 429);
+        assert_eq!(seen.started(), CALLS + 1);
+        let sleep = request("test.sleep", r#"{"ms":0}"#, "");
+        assert_eq!(post(&router, "/forrst", sleep).await.status(), 200);
+        drop(taken);
+        seen.open_gate();
+        assert_eq!(post(&router, "/forrst", large).await.status(), 200);
+    });
+}
+
 #[derive(Debug, Clone)]
 struct Bad {
     path: &'static str,
@@ -327,16 +420,16 @@ fn bad() -> impl Strategy<Value = Bad> {
     ]
 }
 
-async fn send(server: &Server, bad: Bad) -> usize {
-    use axum::body::Body;
-    use axum::http::Request;
-    use http_body_util::BodyExt;
-    use tower::ServiceExt;
-    let request = Request::post(bad.path)
+async fn post(router: &Router, path: &str, body: String) -> Response {
+    let request = Request::post(path)
         .header("content-type", "application/json")
-        .body(Body::from(bad.body))
+        .body(Body::from(body))
         .unwrap();
-    let answer = server.router().oneshot(request).await.unwrap();
+    router.clone().oneshot(request).await.unwrap()
+}
+
+async fn send(server: &Server, bad: Bad) -> usize {
+    let answer = post(&server.router(), bad.path, bad.body).await;
     answer.into_body().collect().await.unwrap().to_bytes().len()
 }
 

@@ -9,8 +9,8 @@ use super::Core;
 use super::refusals::Kind;
 use crate::AuditEntry;
 use crate::access::{Caller, Credential, Role};
-use crate::excerpt::excerpt;
 use crate::extension::millis;
+use crate::for_log::for_log;
 use crate::limits::{Refusal, network};
 
 /// Whether a request was counted against its sender's rate. Each is counted once, as early as its sender is known.
@@ -98,7 +98,7 @@ impl Core {
             return;
         }
         let (caller, code) = (name.map(forrst_lock::Caller::as_str), why.code.as_str());
-        let function = &*excerpt(what);
+        let function = &*for_log(what);
         tracing::warn!(target: "forrst::request", function, code, caller, from, "refused");
         self.audit.record(&AuditEntry {
             who: caller,

@@ -12,7 +12,7 @@ use super::refusals::{Kind, is_denial};
 use super::{Core, Origin};
 use crate::access::Caller;
 use crate::audit::AuditEntry;
-use crate::excerpt::excerpt;
+use crate::for_log::for_log;
 use crate::metrics::UNKNOWN_FUNCTION;
 use crate::registry::Registered;
 
@@ -124,11 +124,11 @@ impl<'a> Record<'a> {
     }
 
     fn function(&self) -> Option<Cow<'_, str>> {
-        self.function.as_ref().map(|name| excerpt(name.as_str()))
+        self.function.as_ref().map(|name| for_log(name.as_str()))
     }
 
     fn id(&self) -> Option<Cow<'_, str>> {
-        self.id.as_ref().map(|id| excerpt(id.as_str()))
+        self.id.as_ref().map(|id| for_log(id.as_str()))
     }
 
     /// Counts the request, and writes its line at that level, if there is one.

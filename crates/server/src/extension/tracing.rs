@@ -10,8 +10,8 @@ use tracing::Instrument;
 use super::deadline::millis;
 use super::{Around, Extension, ExtensionCall, Next, Outcome};
 use crate::Context;
-use crate::excerpt::excerpt;
 use crate::fields::{Fields, text};
+use crate::for_log::for_log;
 
 pub(crate) struct Tracing;
 
@@ -123,10 +123,10 @@ impl Around for Run {
         let received = context.call.received;
         let span = tracing::info_span!(
             "call",
-            function = &*excerpt(context.function().as_str()),
-            trace_id = &*excerpt(&trace.trace_id),
+            function = &*for_log(context.function().as_str()),
+            trace_id = &*for_log(&trace.trace_id),
             span_id = %trace.span_id,
-            parent_span_id = trace.parent_span_id.as_deref().map(excerpt).as_deref(),
+            parent_span_id = trace.parent_span_id.as_deref().map(for_log).as_deref(),
         );
         let trace = Arc::new(trace);
         context.trace = Some(trace.clone());

@@ -15,12 +15,12 @@ use hyper::body::{Body as _, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
-use super::budget::{Pool, TakenBytes};
 use super::intake::Intake;
 use super::listeners::ConnectionPermit;
 use super::session::InFlight;
 use super::socket::Socket;
 use crate::access::PeerName;
+use crate::limits::{Pool, Room};
 
 /// How many requests without valid credentials one connection may have under way.
 const ANONYMOUS_REQUESTS: usize = 16;
@@ -132,7 +132,9 @@ impl Connection {
     /// The answer counts as unread until its body has been taken, and its request as under way.
     pub(super) fn track(self: &Arc<Self>, body: Body, under_way: Option<UnderWay>) -> Body {
         if let (Some(under_way), Some(length)) = (&under_way, body.size_hint().exact()) {
-            under_way.cover(usize::try_from(length).unwrap_or(usize::MAX));
+            under_way
+                .room
+                .answered(usize::try_from(length).unwrap_or(usize::MAX));
         }
         let mut usage = self.usage();
         let answer = usage.next_answer;
@@ -179,17 +181,17 @@ struct TrackedBody {
 
 /// What a request holds until the client has taken its answer, in the extensions of its response.
 #[derive(Debug, Clone)]
-pub(super) struct UnderWay(Arc<(Mutex<TakenBytes>, Option<Authorised>)>);
+pub(super) struct UnderWay {
+    room: Room,
+    _authorised: Option<Arc<Authorised>>,
+}
 
 impl UnderWay {
-    pub(super) fn new(bytes: TakenBytes, authorised: Option<Authorised>) -> Self {
-        Self(Arc::new((Mutex::new(bytes), authorised)))
-    }
-
-    fn cover(&self, bytes: usize) {
-        let (taken, _) = &*self.0;
-        let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.cover(bytes);
+    pub(super) fn new(room: Room, authorised: Option<Authorised>) -> Self {
+        Self {
+            room,
+            _authorised: authorised.map(Arc::new),
+        }
     }
 }
 
@@ -243,9 +245,8 @@ mod tests {
     use tokio::time::{advance, timeout};
 
     use super::*;
-    use crate::limits::Limits;
+    use crate::limits::{Budgets, Limits};
     use crate::metrics::Metrics;
-    use crate::transport::budget::Budgets;
 
     const IDLE: Duration = Duration::from_secs(60);
 
@@ -278,7 +279,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_authorised_request_counts_until_its_answer_is_taken() {
         let (connection, _peer) = connection();
-        let authorised = UnderWay::new(TakenBytes::default(), Some(connection.authorised()));
+        let authorised = UnderWay::new(Room::default(), Some(connection.authorised()));
         let mut answer = connection.track(Body::from(vec![0; 10 * HANDED_OVER]), Some(authorised));
         for _ in 0..10 {
             advance(IDLE / 2).await;

@@ -24,7 +24,7 @@ const ANY_HOST: &str = "*";
 /// The hosts that a listener answers for.
 #[derive(Debug, Clone)]
 pub(super) struct HostCheck {
-    allowed: Vec<String>,
+    allowed: Vec<HostName>,
     is_needed: bool,
 }
 
@@ -45,8 +45,11 @@ impl HostCheck {
             is_needed: is_needed && !allowed.iter().any(|name| name == ANY_HOST),
             allowed: allowed
                 .iter()
-                .filter_map(|name| bare(name))
-                .map(str::to_owned)
+                .filter_map(|name| match name.parse() {
+                    // Nobody takes the end of an address for a port here.
+                    Ok(address @ IpAddr::V6(_)) => Some(HostName::Address(address)),
+                    _ => bare(name).map(HostName::new),
+                })
                 .collect(),
         }
     }
@@ -93,11 +96,30 @@ impl HostCheck {
         let Some(name) = std::str::from_utf8(host).ok().and_then(bare) else {
             return false;
         };
-        let is_loopback = name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-        let mut allowed = self.allowed.iter();
-        is_loopback
-            || name.eq_ignore_ascii_case("localhost")
-            || allowed.any(|allowed| allowed.eq_ignore_ascii_case(name))
+        let host = HostName::new(name);
+        let is_this_machine = match &host {
+            HostName::Address(address) => address.is_loopback(),
+            HostName::Name(name) => name == "localhost",
+        };
+        is_this_machine || self.allowed.contains(&host)
+    }
+}
+
+/// A host, as it is compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum HostName {
+    Address(IpAddr),
+    /// In lower case.
+    Name(String),
+}
+
+impl HostName {
+    /// Of a host without port and brackets.
+    fn new(bare: &str) -> Self {
+        match bare.parse() {
+            Ok(address) => Self::Address(address),
+            Err(_) => Self::Name(bare.to_ascii_lowercase()),
+        }
     }
 }
 
@@ -157,6 +179,23 @@ mod tests {
             ("localhost..", false),
         ] {
             assert_eq!(check.allows(host.as_bytes()), expected, "{host}");
+        }
+    }
+
+    #[test]
+    fn an_address_may_be_allowed_with_or_without_brackets() {
+        for allowed in ["fe80::1", "[fe80::1]", "[fe80::1]:7420", "FE80:0::1"] {
+            let check = HostCheck::of_router(&[allowed.to_owned()]);
+            for (host, expected) in [
+                ("[fe80::1]", true),
+                ("[fe80::1]:7420", true),
+                ("[fe80:0::1]", true),
+                ("[fe80::2]", false),
+                ("fe80:", false),
+                ("fe80::1", false),
+            ] {
+                assert_eq!(check.allows(host.as_bytes()), expected, "{allowed}: {host}");
+            }
         }
     }
 }

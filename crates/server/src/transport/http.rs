@@ -19,7 +19,6 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 use tokio::time::{Instant, timeout};
 
-use super::budget::{Budgets, Pool, TakenBytes};
 use super::connection::{Authorised, Connection, UnderWay};
 use super::host_check::HostCheck;
 use super::rpc::{Frame, Rpc, Sender};
@@ -27,7 +26,7 @@ use super::websocket;
 use crate::Server;
 use crate::access::Credential;
 use crate::core::{Counted, Origin};
-use crate::limits;
+use crate::limits::{self, Budgets, Pool, Room, TakenBytes};
 use crate::system::Health;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-forrst-request-id");
@@ -90,17 +89,18 @@ async fn forrst(State(app): State<App>, request: Request) -> Response {
     let answer = match read_post(server, request).await {
         Ok(Posted {
             body,
-            bytes,
+            room,
             sender,
             authorised,
         }) => {
-            under_way = Some(UnderWay::new(bytes, authorised));
+            under_way = Some(UnderWay::new(room.clone(), authorised));
             let origin = Origin {
                 received: started,
                 traceparent: sender.traceparent,
                 credential: sender.credential,
                 from: sender.from,
                 refusal: sender.refusal,
+                room,
                 max_errors: MAX_PROBLEMS,
                 counted: Counted::NotYet,
             };
@@ -181,10 +181,11 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
     match read_post(&app.server, request).await {
         Ok(Posted {
             body,
-            bytes,
-            sender,
+            room,
+            mut sender,
             authorised,
         }) => {
+            sender.room = room.clone();
             let frame = Frame::read(body);
             let _permits = match connection {
                 Some(connection) => connection.in_flight.take(frame.count()).await,
@@ -198,7 +199,7 @@ async fn rpc(State(app): State<App>, request: Request) -> Response {
             match app.rpc.answer(&frame, sender).await {
                 Some(answer) => {
                     let mut reply = ask_for_key(json_bytes(status, answer.into()));
-                    let under_way = UnderWay::new(bytes, authorised);
+                    let under_way = UnderWay::new(room, authorised);
                     reply.extensions_mut().insert(under_way);
                     reply
                 }
@@ -243,16 +244,16 @@ fn is_same_origin(headers: &HeaderMap) -> bool {
 }
 
 /// The process is there and answers.
-async fn health(request: Request) -> Response {
-    if !is_look(&request) {
+async fn health(method: Method) -> Response {
+    if !is_read_only(&method) {
         return only_get();
     }
     json(StatusCode::OK, &serde_json::json!({"status": "healthy"}))
 }
 
 /// Requests can be served: the store is reachable, and the server is not about to end.
-async fn ready(State(app): State<App>, request: Request) -> Response {
-    if !is_look(&request) {
+async fn ready(State(app): State<App>, method: Method) -> Response {
+    if !is_read_only(&method) {
         return only_get();
     }
     if app.server.is_shutting_down() {
@@ -273,7 +274,7 @@ async fn ready(State(app): State<App>, request: Request) -> Response {
 
 /// What was counted, for Prometheus.
 async fn metrics(State(app): State<App>, request: Request) -> Response {
-    if !is_look(&request) {
+    if !is_read_only(request.method()) {
         return only_get();
     }
     let (parts, _) = request.into_parts();
@@ -287,6 +288,8 @@ async fn metrics(State(app): State<App>, request: Request) -> Response {
         return refusal(&app.server, why);
     }
     let _authorised = connection(&parts).map(Connection::authorised);
+    // The store can take its time, and a thousand heads would wait with it.
+    drop(parts);
     let locks = app.server.locks();
     // A store that does not answer must not keep the rest from being read.
     let held = timeout(HELD_PATIENCE, locks.store().held()).await;
@@ -295,8 +298,8 @@ async fn metrics(State(app): State<App>, request: Request) -> Response {
     ([(CONTENT_TYPE, crate::metrics::CONTENT_TYPE)], text).into_response()
 }
 
-fn is_look(request: &Request) -> bool {
-    matches!(*request.method(), Method::GET | Method::HEAD)
+fn is_read_only(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
 }
 
 fn only_get() -> Response {
@@ -321,7 +324,7 @@ impl Refusal {
 /// A POST of JSON that has arrived.
 struct Posted {
     body: Bytes,
-    bytes: TakenBytes,
+    room: Room,
     sender: Sender,
     /// Held until the answer is taken, so that the connection may stay; `None` without valid credentials.
     authorised: Option<Authorised>,
@@ -359,13 +362,15 @@ async fn read_post(server: &Server, request: Request) -> Result<Posted, Refusal>
     };
     let Err(why) = &caller else {
         let limits = &server.core.limits;
+        // From now on, because a body may take longer than a connection may be idle.
+        let authorised = connection.as_ref().map(Connection::authorised);
         let read = incoming.read(server, limits.max_body, limits.body_timeout, &account);
         let (body, bytes) = read.await?;
         return Ok(Posted {
             body,
-            bytes,
+            room: Room::new(bytes),
             sender,
-            authorised: connection.as_ref().map(Connection::authorised),
+            authorised,
         });
     };
     let counted = server.core.count_unauthenticated(sender.from.as_deref());
@@ -392,7 +397,7 @@ async fn read_post(server: &Server, request: Request) -> Result<Posted, Refusal>
     match body {
         Some((body, bytes)) => Ok(Posted {
             body,
-            bytes,
+            room: Room::new(bytes),
             sender,
             authorised: None,
         }),
@@ -421,6 +426,7 @@ fn sender(parts: &Parts) -> Sender {
         from: connection.map(|connection| connection.from.clone()),
         peer: peer.cloned(),
         refusal: None,
+        room: Room::default(),
     }
 }
 
@@ -585,7 +591,11 @@ fn traceparent(headers: &HeaderMap) -> Option<String> {
 
 pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     match serde_json::to_vec(body) {
-        Ok(body) => json_bytes(status, body.into()),
+        Ok(mut body) => {
+            // What a client does not read is kept, and must not be twice as large as it counts.
+            body.shrink_to_fit();
+            json_bytes(status, body.into())
+        }
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Tls;
-use super::budget::Budgets;
-use crate::limits::{Limits, Refusal, network};
+use crate::limits::{Budgets, Limits, Refusal, network};
 use crate::metrics::{Metrics, OpenConnection};
 
 /// How many connections a full server takes all the same, to say that it is full and to answer `/health` and `/ready`.

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use super::openrpc;
 use crate::access::{Caller, Credential, PeerName};
 use crate::core::{Core, Counted, Origin, one_frame};
-use crate::limits::Refusal;
+use crate::limits::{Refusal, Room};
 
 /// How many entries a batch may have.
 const MAX_BATCH: usize = 100;
@@ -52,6 +52,8 @@ pub(super) struct Sender {
     pub(super) from: Option<Arc<str>>,
     /// Why the whole frame is refused, if it is.
     pub(super) refusal: Option<ErrorObject>,
+    /// For the frame and the answers to it.
+    pub(super) room: Room,
     /// The certificate of the connection, whatever the credential is.
     pub(super) peer: Option<PeerName>,
 }
@@ -190,8 +192,10 @@ impl Rpc {
                 let caller = core.recognise(&sender.credential).inspect_err(|why| {
                     core.denied("rpc.discover", None, sender.from.as_deref(), why);
                 });
-                match caller.and_then(|caller| core.admit(caller, counted)) {
-                    Ok(_) => Ok(document.clone()),
+                let admitted = caller.and_then(|caller| core.admit(caller, counted));
+                let length = document.get().len();
+                match admitted.and_then(|_| core.expect_answer(&sender.room, length)) {
+                    Ok(()) => Ok(document.clone()),
                     Err(why) => Err(refused(why)),
                 }
             })
@@ -261,8 +265,17 @@ impl Rpc {
             self.answer_one(frame.part(range.clone()), entry)
         });
         let answers = one_frame(join_all(answers)).await;
-        let answers: Vec<String> = answers.into_iter().flatten().collect();
-        (!answers.is_empty()).then(|| format!("[{}]", answers.join(",")))
+        let length: usize = answers
+            .iter()
+            .flatten()
+            .map(|answer| answer.len() + 1)
+            .sum();
+        let mut frame = String::with_capacity(length + 1);
+        for answer in answers.into_iter().flatten() {
+            frame.push(if frame.is_empty() { '[' } else { ',' });
+            frame.push_str(&answer);
+        }
+        (!frame.is_empty()).then(|| frame + "]")
     }
 
     /// Those who are not known are refused as such, and are counted elsewhere.
@@ -413,6 +426,7 @@ async fn call(
         traceparent: sender.traceparent,
         from: sender.from,
         refusal: sender.refusal,
+        room: sender.room,
         max_errors,
         counted,
     };

@@ -11,10 +11,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{CONNECTION, RETRY_AFTER};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
-use forrst_protocol::{ErrorCode, ErrorObject};
+use forrst_protocol::{ErrorCode, ErrorObject, excerpt};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -421,10 +421,10 @@ impl AcceptErrors {
     }
 }
 
-async fn unknown_path(request: Request) -> Response {
+async fn unknown_path(uri: Uri) -> Response {
     let message = format!(
         "There is nothing at {}: send Forrst requests to /forrst, JSON-RPC to /rpc",
-        request.uri().path()
+        excerpt(uri.path())
     );
     let error = ErrorObject::new(ErrorCode::NotFound, message);
     let response = forrst_protocol::Response::failure(None, error);

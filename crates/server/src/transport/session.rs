@@ -11,15 +11,15 @@ use forrst_protocol::ErrorObject;
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::budget::{Pool, TakenBytes};
 use super::intake::Intake;
 use crate::Server;
 use crate::access::{Caller, Credential};
-use crate::limits::Refusal;
+use crate::limits::{Pool, Refusal, Room, TakenBytes};
 use crate::metrics::Metrics;
 
 /// How long calls may take that were under way when the client broke the rules.
@@ -51,6 +51,8 @@ pub(super) struct Rules<M> {
     pub(super) keep_alive: Option<M>,
     /// Sent last when the server ends.
     pub(super) goodbye: Option<M>,
+    /// Sent last to a client that does not finish a message in time.
+    pub(super) too_slow: M,
     /// The server ends: what is under way is answered, and nothing more is read.
     pub(super) draining: CancellationToken,
     pub(super) metrics: Arc<Metrics>,
@@ -126,8 +128,8 @@ struct Unfinished<'a> {
     account: &'a SessionAccount,
     /// How many bytes were received before it.
     before: u64,
-    /// `None` as long as no more than its first part is read.
-    taken: Option<TakenBytes>,
+    /// Its bytes, and until when it may arrive; `None` as long as no more than its first part is read.
+    taken: Option<(TakenBytes, Instant)>,
 }
 
 impl<'a> Unfinished<'a> {
@@ -142,19 +144,27 @@ impl<'a> Unfinished<'a> {
     }
 
     /// Waits for the next message.
+    ///
+    /// # Errors
+    ///
+    /// When one has begun and does not arrive in time. Others, such as pongs, may arrive meanwhile.
     async fn next<R, M>(
         &mut self,
         incoming: &mut (impl Stream<Item = Incoming<R, M>> + Unpin),
-    ) -> Option<Incoming<R, M>> {
+    ) -> Result<Option<Incoming<R, M>>, Elapsed> {
         let intake = &self.account.intake;
         loop {
             let next = poll_fn(|cx| match incoming.poll_next_unpin(cx) {
                 Poll::Pending if intake.left() == 0 => Poll::Ready(None),
                 next => next.map(Some),
             });
-            if let Some(next) = next.await {
+            let next = match &self.taken {
+                Some((_, until)) => timeout_at(*until, next).await?,
+                None => next.await,
+            };
+            if let Some(next) = next {
                 self.has_arrived(next.as_ref());
-                return next;
+                return Ok(next);
             }
             if !self.has_room() {
                 self.account.server.core.metrics.refused(Refusal::Bytes);
@@ -172,7 +182,8 @@ impl<'a> Unfinished<'a> {
         let budgets = &server.listeners.budgets;
         let taken = budgets.take_for_frame(&self.account.caller, server.core.limits.max_body);
         let has_room = taken.is_some();
-        self.taken = taken;
+        let until = Instant::now() + server.core.limits.body_timeout;
+        self.taken = taken.map(|taken| (taken, until));
         self.allow();
         has_room
     }
@@ -214,7 +225,7 @@ pub(super) enum Incoming<R, M> {
 struct Received<R> {
     count: usize,
     request: R,
-    bytes: TakenBytes,
+    room: Room,
 }
 
 /// What is sent to a client.
@@ -232,7 +243,7 @@ impl Message for Bytes {
 /// Reads requests and writes answers until the client or the server ends.
 ///
 /// Each request runs in a task. When the client disconnects, the tasks are dropped: waiting calls leave their queues. `count` says
-/// how many requests a frame has; `answer` is given why a frame is refused, if it is.
+/// how many requests a frame has; `answer` is given room for the answer, or why the frame is refused.
 pub(super) async fn run<R, M, In, Out, F, Fut>(
     mut incoming: In,
     outgoing: Out,
@@ -244,7 +255,7 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
     M: Message,
     In: Stream<Item = Incoming<R, M>> + Unpin,
     Out: Sink<M> + Unpin + Send + 'static,
-    F: Fn(R, Option<ErrorObject>) -> Fut,
+    F: Fn(R, Result<Room, ErrorObject>) -> Fut,
     Fut: Future<Output = Option<M>> + Send + 'static,
 {
     let in_flight = &rules.in_flight;
@@ -264,16 +275,15 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
                 awaited = Some(count);
                 break;
             };
-            let Some(Received { request, bytes, .. }) = backlog.pop_front() else {
+            let Some(Received { request, room, .. }) = backlog.pop_front() else {
                 break;
             };
-            let (answer, sender) = (answer(request, None), sender.clone());
+            let (answer, sender) = (answer(request, Ok(room.clone())), sender.clone());
             under_way.spawn(async move {
-                let mut bytes = bytes;
                 if let Some(answer) = answer.await {
-                    bytes.cover(answer.length());
+                    room.answered(answer.length());
                     // The writer is gone when the client is.
-                    let _ = sender.send((answer, Some((place, bytes)))).await;
+                    let _ = sender.send((answer, Some((place, room)))).await;
                 }
             });
         }
@@ -285,26 +295,30 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
             _ = in_flight.take(awaited.unwrap_or_default()), if awaited.is_some() => {}
             next = unfinished.next(&mut incoming), if is_reading => {
                 match next {
-                    None => return close(under_way, sender, writer).await,
-                    Some(Incoming::Other(_)) => {}
-                    Some(Incoming::Request(request)) => {
+                    Err(_) => {
+                        rules.metrics.refused(Refusal::BodyTime);
+                        break Some(rules.too_slow.clone());
+                    }
+                    Ok(None) => return close(under_way, sender, writer).await,
+                    Ok(Some(Incoming::Other(_))) => {}
+                    Ok(Some(Incoming::Request(request))) => {
                         if awaited.is_some() {
                             rules.metrics.refused(Refusal::InFlight);
                         }
                         match rules.account.take(request.as_ref().len()) {
                             Ok(bytes) => {
-                                let count = count(&request);
-                                backlog.push_back(Received { count, request, bytes });
+                                let (count, room) = (count(&request), Room::new(bytes));
+                                backlog.push_back(Received { count, request, room });
                             }
                             // Now, and not in its turn: there is no room to keep it.
                             Err(refusal) => {
-                                if let Some(answer) = answer(request, Some(refusal)).await {
+                                if let Some(answer) = answer(request, Err(refusal)).await {
                                     let _ = sender.send((answer, None)).await;
                                 }
                             }
                         }
                     }
-                    Some(Incoming::Last(word)) => break Some(word),
+                    Ok(Some(Incoming::Last(word))) => break Some(word),
                 }
                 heard = Instant::now();
                 has_asked = false;
@@ -323,8 +337,8 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
         }
     };
     let finish = async {
-        for Received { request, .. } in backlog {
-            if let Some(answer) = answer(request, None).await {
+        for Received { request, room, .. } in backlog {
+            if let Some(answer) = answer(request, Ok(room)).await {
                 let _ = sender.send((answer, None)).await;
             }
         }
@@ -353,7 +367,7 @@ async fn close<T>(under_way: JoinSet<()>, answers: mpsc::Sender<T>, writer: Abor
 /// Whatever is ready together goes out in one write.
 async fn write<M, Out: Sink<M> + Unpin>(
     mut outgoing: Out,
-    mut answers: mpsc::Receiver<(M, Option<(OwnedSemaphorePermit, TakenBytes)>)>,
+    mut answers: mpsc::Receiver<(M, Option<(OwnedSemaphorePermit, Room)>)>,
     patience: Duration,
 ) {
     let mut ready = Vec::new();
@@ -418,6 +432,7 @@ mod tests {
             idle_timeout: Duration::from_secs(60 * 60),
             keep_alive: None,
             goodbye: None,
+            too_slow: Bytes::new(),
             draining: CancellationToken::new(),
             metrics: server.core.metrics.clone(),
         };

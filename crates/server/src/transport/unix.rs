@@ -126,6 +126,7 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
         idle_timeout: IDLE,
         keep_alive: None,
         goodbye: None,
+        too_slow: too_slow(server),
         draining: server.core.draining.clone(),
         metrics: server.core.metrics.clone(),
     };
@@ -139,15 +140,18 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
             Ok(frame) => Incoming::Request(frame),
             Err(_) => Incoming::Last(too_large(server)),
         });
-    let answer = |frame: BytesMut, refusal| {
+    let answer = |frame: BytesMut, room| {
         let server = server.clone();
-        let origin = Origin {
-            refusal,
-            ..Origin::local(Some(from.clone()))
-        };
+        let mut origin = Origin::local(Some(from.clone()));
+        match room {
+            Ok(room) => origin.room = room,
+            Err(refusal) => origin.refusal = Some(refusal),
+        }
         async move {
             let response = server.core.answer(frame, origin).await;
-            serde_json::to_vec(&response).map(Bytes::from).ok()
+            let mut answer = serde_json::to_vec(&response).ok()?;
+            answer.shrink_to_fit();
+            Some(Bytes::from(answer))
         }
     };
     tokio::select! {
@@ -159,6 +163,11 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
 fn is_broken_connection(frame: &io::Result<BytesMut>) -> bool {
     let error = frame.as_ref().err();
     error.is_some_and(|error| error.kind() != io::ErrorKind::InvalidData)
+}
+
+fn too_slow(server: &Server) -> Bytes {
+    let message = "The frame did not arrive in time";
+    refusal(server, ErrorObject::new(ErrorCode::InvalidRequest, message))
 }
 
 fn too_large(server: &Server) -> Bytes {

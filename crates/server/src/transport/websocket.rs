@@ -70,6 +70,7 @@ async fn run(
         idle_timeout: limits.idle_timeout,
         keep_alive: Some(Message::Ping(Bytes::new())),
         goodbye: Some(Message::Close(Some(goodbye))),
+        too_slow: too_slow(),
         draining: draining.clone(),
         metrics: server.core.metrics.clone(),
     };
@@ -104,9 +105,12 @@ async fn run(
                 Incoming::Last(too_large())
             }
         });
-    let answer = |frame: Frame, refusal| {
+    let answer = |frame: Frame, room| {
         let (rpc, mut sender) = (rpc.clone(), sender.clone());
-        sender.refusal = refusal;
+        match room {
+            Ok(room) => sender.room = room,
+            Err(refusal) => sender.refusal = Some(refusal),
+        }
         async move {
             let answer = rpc.answer(&frame, sender).await?;
             Some(Message::Text(answer.into()))
@@ -145,6 +149,13 @@ fn revoked() -> Message {
     Message::Close(Some(CloseFrame {
         code: close_code::POLICY,
         reason: "the key or certificate was revoked".into(),
+    }))
+}
+
+fn too_slow() -> Message {
+    Message::Close(Some(CloseFrame {
+        code: close_code::POLICY,
+        reason: "the message did not arrive in time".into(),
     }))
 }
 

@@ -112,7 +112,7 @@ async fn renew_and_release_metrics_move() {
 #[tokio::test]
 async fn a_lease_that_renews_itself_is_counted_and_its_loss_once() {
     let host = Host::start().await;
-    let call = ask("test.gate").lock(json!({"key": "a", "ttl": millis(1_500), "renew": true}));
+    let call = ask("test.gate").lock(json!({"key": "a", "ttl": seconds(3), "renew": true}));
     let running = tokio::spawn({
         let server = host.server.clone();
         async move { send(&server, &call).await }

@@ -1,5 +1,7 @@
 //! How large a body may be, and how it may come.
 
+use std::time::Duration;
+
 use forrst_server::Limits;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -8,7 +10,7 @@ use crate::transports::host::{Host, soon};
 use crate::transports::http1::{Http1, post};
 use crate::transports::http2::Http2;
 use crate::transports::unix_client::{Frames, UnixHost, frame};
-use crate::transports::websocket_client::Socket;
+use crate::transports::websocket_client::{End, Socket};
 use crate::wire::{Ask, ask, expect};
 
 fn small() -> Limits {
@@ -270,11 +272,12 @@ fn websocket_frame(first: u8, payload: &str) -> Vec<u8> {
     frame
 }
 
+const TEXT: u8 = 0x01;
+const LAST: u8 = 0x80;
+const PING: [u8; 6] = [0x89, 0x80, 0, 0, 0, 0];
+
 #[tokio::test]
 async fn messages_that_do_not_end_are_read_as_far_as_there_is_room() {
-    const TEXT: u8 = 0x01;
-    const LAST: u8 = 0x80;
-    const PING: [u8; 6] = [0x89, 0x80, 0, 0, 0, 0];
     let message = ask("test.echo").arguments(json!({"x": "x".repeat(90_000)}));
     let message = message.rpc(1).to_string();
     let whole = websocket_frame(LAST | TEXT, &message);
@@ -317,4 +320,52 @@ async fn frames_that_do_not_end_are_read_as_far_as_there_is_room() {
         &other.answer().await,
         &json!({"id": "req_1", "errors": "<absent>"}),
     );
+}
+
+fn hurried() -> Limits {
+    Limits {
+        body_timeout: Duration::from_millis(300),
+        ..meagre()
+    }
+}
+
+/// Signs of life between the fragments of a message do not make up for its end.
+#[tokio::test]
+async fn a_message_that_does_not_end_in_time_ends_its_connection() {
+    let host = Host::with(hurried()).await;
+    let mut socket = Socket::connect(&host).await;
+    let start = websocket_frame(TEXT, &"x".repeat(80_000));
+    soon(socket.0.get_mut().write_all(&start)).await.unwrap();
+    let end = soon(async {
+        loop {
+            // It may be closed by now.
+            let _ = socket.0.get_mut().write_all(&PING).await;
+            let next = tokio::time::timeout(Duration::from_millis(20), socket.next());
+            if let Ok(next) = next.await {
+                return next.unwrap_err();
+            }
+        }
+    })
+    .await;
+    // The pings that nobody has read may take the last word away.
+    if let End::Close(Some(frame)) = end {
+        assert_eq!(frame.reason.as_str(), "the message did not arrive in time");
+    }
+    // Its share is free for others.
+    let mut other = Socket::connect(&host).await;
+    let whole = ask("test.echo").arguments(json!({"x": "x".repeat(90_000)}));
+    other.send(whole.rpc(1)).await;
+    expect(&other.answer().await, &json!({"result": {"id": "req_1"}}));
+}
+
+#[tokio::test]
+async fn a_frame_that_does_not_end_in_time_ends_its_connection() {
+    let unix = UnixHost::start(Host::with(hurried()).await).await;
+    let mut client = Frames::connect(&unix.socket).await;
+    let frame = frame(&sized(90_000));
+    client.send(&frame[..80_000]).await;
+    let message = "The frame did not arrive in time";
+    let refused = json!({"id": null, "errors": [{"code": "INVALID_REQUEST", "message": message}]});
+    expect(&client.answer().await, &refused);
+    assert_eq!(client.next().await, None);
 }

@@ -464,3 +464,16 @@ async fn a_server_that_ends_is_not_ready() {
     let answer = app.oneshot(get("/health")).await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
 }
+
+#[tokio::test]
+async fn a_path_that_leads_nowhere_is_not_repeated_at_length() {
+    let host = Host::start().await;
+    let mut client = Http1::connect(&host).await;
+    let path = format!("/{}", "x".repeat(4000));
+    client
+        .send(format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n"))
+        .await;
+    let answer = client.answer().await;
+    assert_eq!(answer.status, 404);
+    assert!(answer.body.len() < 600, "{} bytes", answer.body.len());
+}

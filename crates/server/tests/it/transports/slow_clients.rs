@@ -154,6 +154,25 @@ async fn one_that_waits_for_a_long_call_is_not_idle() {
     .await;
 }
 
+/// An upload that makes progress is not idle, even if it begins late and takes longer than the idle timeout.
+#[tokio::test]
+async fn one_whose_body_takes_longer_than_it_may_be_idle() {
+    let limits = Limits {
+        body_timeout: Duration::from_secs(60),
+        ..impatient()
+    };
+    let host = Host::with(limits).await;
+    let mut client = Http1::connect(&host).await;
+    let whole = post("/forrst", &ask("test.echo").text());
+    let (head, body) = whole.split_at(whole.len() - 20);
+    client.send(head).await;
+    for byte in body.chars() {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        client.send(byte.to_string()).await;
+    }
+    assert_eq!(client.answer().await.status, 200);
+}
+
 /// A client that does not read its answer is slow as well: its connection must not be kept for ever.
 #[tokio::test]
 async fn one_that_does_not_read_its_answer() {

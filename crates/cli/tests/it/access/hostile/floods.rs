@@ -1,6 +1,6 @@
 //! Floods: what the server keeps and writes meanwhile, and how an authenticated client fares.
 //!
-//! `cargo nextest run -p forrst-cli --test it floods --no-capture` prints the table. What it keeps is asserted; times are for
+//! `cargo nextest run -p forrst-cli --test it floods --no-capture` prints the table. What it keeps and writes is asserted; times are for
 //! people, because a busy machine may delay anything.
 
 use std::io::{Read, Write};
@@ -8,28 +8,32 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use forrst_testkit::request;
+use forrst_testkit::{Serve, request, until};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::resident_bytes;
 use crate::access::client::{acquire, code, connect, lock, open, post_text};
-use crate::access::keys::Guarded;
+use crate::access::keys::{FORRST, Guarded};
 
 /// What a flood may make the server keep besides what it had: the budget of a connection, and what allocators hold back.
 const MOST_GROWTH: u64 = 96 * 1024 * 1024;
 
-/// How long a flood of requests goes on.
+/// How long a flood of requests goes on at least, and how many there are at least.
 const FLOOD: Duration = Duration::from_secs(1);
+const REQUESTS: usize = 500;
 
 struct Flood {
     name: &'static str,
+    /// Whether all of it is refused, and so hardly written down.
+    is_refused: bool,
     run: fn(&str, &str) -> usize,
 }
 
 const FLOODS: [Flood; 5] = [
     Flood {
         name: "requests without a key",
+        is_refused: true,
         run: |address, _| {
             let body = request("demo.echo", json!({})).to_string();
             again_and_again(address, &post_text(address, "/forrst", &[], &body))
@@ -37,6 +41,7 @@ const FLOODS: [Flood; 5] = [
     },
     Flood {
         name: "batches of 100 without a key",
+        is_refused: true,
         run: |address, _| {
             let entry = json!({"jsonrpc": "2.0", "id": 1, "method": "forrst.call", "params": {}});
             let body = json!(vec![entry; 100]).to_string();
@@ -45,6 +50,7 @@ const FLOODS: [Flood; 5] = [
     },
     Flood {
         name: "wrong hosts and long paths",
+        is_refused: true,
         run: |address, _| {
             let path = format!("/{}", "x".repeat(4000));
             again_and_again(address, &post_text("evil.example", &path, &[], ""))
@@ -52,6 +58,7 @@ const FLOODS: [Flood; 5] = [
     },
     Flood {
         name: "silent connections",
+        is_refused: false,
         run: |address, _| {
             let silent: Vec<_> = (0..500).map(|_| connect(address)).collect();
             std::thread::sleep(FLOOD);
@@ -61,6 +68,7 @@ const FLOODS: [Flood; 5] = [
     },
     Flood {
         name: "waiting calls of 1 MB, with a key",
+        is_refused: false,
         run: |address, key| {
             let mut socket = open(address, Some(key)).unwrap();
             let padding = "x".repeat(1_000_000);
@@ -81,12 +89,13 @@ const FLOODS: [Flood; 5] = [
 
 fn again_and_again(address: &str, text: &str) -> usize {
     let started = Instant::now();
-    let mut sent = 0;
-    while started.elapsed() < FLOOD {
+    let (mut count, mut sent) = (0, 0);
+    while count < REQUESTS || started.elapsed() < FLOOD {
         let Ok(mut stream) = TcpStream::connect(address) else {
             continue;
         };
         if stream.write_all(text.as_bytes()).is_ok() {
+            count += 1;
             sent += text.len();
         }
         let _ = stream.read(&mut [0; 1024]);
@@ -148,6 +157,67 @@ fn a_flood_neither_stops_the_server_nor_stays_in_its_memory() {
             at(99),
         );
         assert!(grown < MOST_GROWTH, "{}: {grown} bytes", flood.name);
+        let written = log_after - log + usize::try_from(audit_after - audit).unwrap();
+        let is_little = !flood.is_refused || written < sent / 10;
+        assert!(is_little, "{}: {written} of {sent} bytes", flood.name);
     }
     assert!(!guarded.running.has_ended());
+}
+
+/// Ten clients send thousands of calls with large answers and read nothing. All of them are one caller, which has a quarter of the
+/// process' budget.
+#[test]
+fn answers_that_no_client_reads_stay_within_the_budget() {
+    const CLIENTS: usize = 10;
+    const CALLS: usize = 2000;
+    let describe = request("urn:cline:forrst:fn:describe", json!({}));
+    let call = |number: usize| {
+        json!({"jsonrpc": "2.0", "id": number, "method": "forrst.call", "params": describe})
+            .to_string()
+    };
+    let discover = json!({"jsonrpc": "2.0", "id": 1, "method": "rpc.discover"});
+    let batch = json!(vec![discover; 100]).to_string();
+    for (name, frames) in [
+        ("describe", (0..CALLS).map(call).collect::<Vec<_>>()),
+        ("rpc.discover in batches", vec![batch; CALLS / 100]),
+    ] {
+        let serve = Serve::new(FORRST, &["--demo", "--store", "memory:"]);
+        let running = serve.start();
+        let address = running.address();
+        let before = resident_bytes(&running);
+        let client = || {
+            let mut socket = open(&address, None).unwrap();
+            // A server that does not read on is no failure.
+            let patience = Some(Duration::from_secs(1));
+            socket.get_mut().set_write_timeout(patience).unwrap();
+            for frame in &frames {
+                if socket.send(Message::text(frame.clone())).is_err() {
+                    break;
+                }
+            }
+            socket
+        };
+        let clients: Vec<_> = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+            clients
+                .into_iter()
+                .map(|client| client.join().unwrap())
+                .collect()
+        });
+        let mut peak = 0;
+        let mut last = (0, Instant::now());
+        // Until nothing has changed for a while.
+        until("the server has answered", || {
+            let now = resident_bytes(&running);
+            peak = peak.max(now);
+            if now != last.0 {
+                last = (now, Instant::now());
+            }
+            last.1.elapsed() > Duration::from_secs(2)
+        });
+        drop(clients);
+        let grown = peak.saturating_sub(before);
+        eprintln!("{name}: RSS grows from {before} by {grown} bytes");
+        assert!(grown < MOST_GROWTH, "{name}: {grown} bytes");
+    }
 }

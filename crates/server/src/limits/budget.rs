@@ -1,0 +1,522 @@
+//! How many bytes of requests and answers the server keeps at once.
+//!
+//! A request takes its length from three pools before its body is read: that of its connection, that of its caller and that of
+//! the process. Before a call runs, it takes what results of its function have needed lately, if that is more, and after it what
+//! its own result needs. It gives all back when the client has taken the answer. The last quarter of each pool is for small
+//! requests, so that a release gets through whatever large calls are waiting. A frame takes bytes from pools of a quarter of that
+//! size while it arrives, and those of a request when it is whole.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forrst_protocol::{ErrorCode, ErrorObject};
+use serde_json::json;
+
+use super::{Limits, Refusal};
+use crate::extension::millis;
+use crate::metrics::Metrics;
+
+/// Up to this, a request is small: it may use all of a pool.
+const SMALL: usize = 16 * 1024;
+
+/// What is taken for an answer at least.
+const SMALLEST_ANSWER: usize = 1024;
+
+/// When a client that was refused may try again.
+const RETRY_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// The pools of a server.
+#[derive(Debug)]
+pub(crate) struct Budgets {
+    process: Arc<Pool>,
+    /// All frames that have arrived in part.
+    frames: Arc<Pool>,
+    /// What a pool has at least: two requests of the largest size.
+    smallest: usize,
+    per_connection: usize,
+    per_caller: usize,
+    /// All clients without valid credentials together.
+    anonymous: Arc<Pool>,
+    /// By the caller's name, or by its address where it has none. Pools that nothing is taken from are dropped.
+    callers: Mutex<Callers>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, Default)]
+struct Callers {
+    pools: HashMap<Arc<str>, CallerPools>,
+    /// How many there may be before those that nothing is taken from are dropped.
+    most: usize,
+}
+
+#[derive(Debug, Clone)]
+struct CallerPools {
+    requests: Arc<Pool>,
+    frames: Arc<Pool>,
+}
+
+impl CallerPools {
+    fn are_used(&self) -> bool {
+        let pools = [&self.requests, &self.frames];
+        pools.iter().any(|pool| Arc::strong_count(pool) > 1)
+    }
+}
+
+/// A number of bytes that can be taken and given back.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    of: PoolOf,
+    size: usize,
+    taken: AtomicUsize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PoolOf {
+    Connection,
+    Caller,
+    Process,
+}
+
+/// Bytes that were taken, until they are dropped.
+#[derive(Debug, Default)]
+pub(crate) struct TakenBytes {
+    pools: Vec<Arc<Pool>>,
+    bytes: usize,
+}
+
+/// The bytes of a frame and of the answers to it, until all clones are dropped.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Room(Arc<Mutex<RoomState>>);
+
+#[derive(Debug, Default)]
+struct RoomState {
+    taken: TakenBytes,
+    /// How much of it is for answers. The bytes of the request may become those of its answer.
+    answers: usize,
+}
+
+/// Room for the result of one call.
+#[derive(Debug)]
+pub(crate) struct ResultRoom {
+    room: Room,
+    expected: usize,
+    size: Arc<ResultSize>,
+}
+
+/// How large the results of a function have been lately.
+#[derive(Debug)]
+pub(crate) struct ResultSize(AtomicUsize);
+
+impl Budgets {
+    pub(crate) fn new(limits: &Limits, metrics: Arc<Metrics>) -> Self {
+        // One request of the largest size must fit into the part that is for all.
+        let smallest = limits.max_body.saturating_mul(2);
+        let process = limits.max_bytes.max(smallest);
+        Self {
+            process: Arc::new(Pool::new(PoolOf::Process, process)),
+            frames: Arc::new(Pool::new(PoolOf::Process, (process / 4).max(smallest))),
+            smallest,
+            anonymous: Arc::new(Pool::new(PoolOf::Caller, process / 8)),
+            per_connection: limits.max_bytes_per_connection.max(smallest),
+            per_caller: limits.max_bytes_per_caller.max(smallest),
+            callers: Mutex::default(),
+            metrics,
+        }
+    }
+
+    pub(crate) fn connection(&self) -> Arc<Pool> {
+        Arc::new(Pool::new(PoolOf::Connection, self.per_connection))
+    }
+
+    /// Takes the bytes of a request, for as long as it is under way. There is no caller without valid credentials.
+    ///
+    /// # Errors
+    ///
+    /// What to answer when a pool has too few left.
+    pub(crate) fn take(
+        &self,
+        connection: Option<&Arc<Pool>>,
+        caller: Option<&str>,
+        bytes: usize,
+    ) -> Result<TakenBytes, ErrorObject> {
+        let caller = caller.map_or_else(
+            || self.anonymous.clone(),
+            |caller| self.caller(caller).requests,
+        );
+        let pools = connection.cloned().into_iter();
+        let pools = pools.chain([caller, self.process.clone()]);
+        TakenBytes::new(pools.collect(), bytes)
+            .inspect_err(|_| self.metrics.refused(Refusal::Bytes))
+    }
+
+    /// Takes the bytes of a frame that has arrived in part; `None` when there are too few left.
+    ///
+    /// Frames have pools of their own: they wait for room, and must not wait for calls that wait for locks.
+    pub(crate) fn take_for_frame(&self, caller: &str, bytes: usize) -> Option<TakenBytes> {
+        let pools = vec![self.caller(caller).frames, self.frames.clone()];
+        TakenBytes::new(pools, bytes).ok()
+    }
+
+    fn caller(&self, caller: &str) -> CallerPools {
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pools) = callers.pools.get(caller) {
+            return pools.clone();
+        }
+        if callers.pools.len() >= callers.most {
+            callers.pools.retain(|_, pools| pools.are_used());
+            callers.most = 64 + 2 * callers.pools.len();
+        }
+        let pools = CallerPools {
+            requests: Arc::new(Pool::new(PoolOf::Caller, self.per_caller)),
+            frames: Arc::new(Pool::new(
+                PoolOf::Caller,
+                (self.per_caller / 4).max(self.smallest),
+            )),
+        };
+        callers.pools.insert(caller.into(), pools.clone());
+        pools
+    }
+}
+
+impl Pool {
+    fn new(of: PoolOf, size: usize) -> Self {
+        Self {
+            of,
+            size,
+            taken: AtomicUsize::new(0),
+        }
+    }
+
+    /// Takes bytes if no more than `most` are taken then.
+    fn take(&self, bytes: usize, most: usize) -> bool {
+        let take = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= most);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.taken.fetch_update(set, fetch, take).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// How much of it may be taken when a request or a call takes so many bytes.
+    fn limit(&self, bytes: usize) -> usize {
+        match bytes {
+            0..=SMALL => self.size,
+            _ => self.part_for_all(),
+        }
+    }
+
+    fn part_for_all(&self) -> usize {
+        self.size - self.size / 4
+    }
+
+    /// How much of it may be taken when so many bytes are taken for a large result that is there already. The last one may be
+    /// larger than what is left, so that any one fits; and those of a connection only count, because its client may be reading.
+    fn limit_for_result(&self, bytes: usize) -> usize {
+        match self.of {
+            PoolOf::Connection => usize::MAX,
+            PoolOf::Caller | PoolOf::Process => self.part_for_all().saturating_add(bytes),
+        }
+    }
+
+    fn refusal(&self) -> ErrorObject {
+        let (code, message) = match self.of {
+            PoolOf::Connection => (
+                ErrorCode::RateLimited,
+                "Too many bytes are under way on this connection",
+            ),
+            PoolOf::Caller => (
+                ErrorCode::RateLimited,
+                "Too many bytes of this caller are under way",
+            ),
+            PoolOf::Process => (
+                ErrorCode::Unavailable,
+                "Too many bytes are under way on this server",
+            ),
+        };
+        ErrorObject::new(code, message).with_detail("retry_after", json!(millis(RETRY_AFTER)))
+    }
+}
+
+impl TakenBytes {
+    fn new(pools: Vec<Arc<Pool>>, bytes: usize) -> Result<Self, ErrorObject> {
+        let mut taken = Self { pools, bytes: 0 };
+        taken.grow(bytes, |pool| pool.limit(bytes))?;
+        Ok(taken)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes more from all pools, or from none.
+    fn grow(&mut self, more: usize, limit: impl Fn(&Pool) -> usize) -> Result<(), ErrorObject> {
+        for (index, pool) in self.pools.iter().enumerate() {
+            if !pool.take(more, limit(pool)) {
+                for pool in &self.pools[..index] {
+                    pool.give_back(more);
+                }
+                return Err(pool.refusal());
+            }
+        }
+        self.bytes += more;
+        Ok(())
+    }
+
+    fn shrink(&mut self, less: usize) {
+        for pool in &self.pools {
+            pool.give_back(less);
+        }
+        self.bytes -= less;
+    }
+}
+
+impl Drop for TakenBytes {
+    fn drop(&mut self) {
+        self.shrink(self.bytes);
+    }
+}
+
+impl Room {
+    pub(crate) fn new(taken: TakenBytes) -> Self {
+        Self(Arc::new(Mutex::new(RoomState { taken, answers: 0 })))
+    }
+
+    /// Takes the bytes of an answer that is expected to have so many.
+    ///
+    /// # Errors
+    ///
+    /// What to answer when a pool has too few left.
+    pub(crate) fn expect_answer(&self, bytes: usize) -> Result<(), ErrorObject> {
+        let bytes = bytes.max(SMALLEST_ANSWER);
+        let mut state = self.state();
+        let more = state.missing(bytes);
+        state.taken.grow(more, |pool| pool.limit(more))?;
+        state.answers += bytes;
+        Ok(())
+    }
+
+    /// As [`expect_answer`](Self::expect_answer), for the result of a function.
+    pub(crate) fn expect_result(&self, size: &Arc<ResultSize>) -> Result<ResultRoom, ErrorObject> {
+        let smallest = self.state().taken.pools.iter().map(|pool| pool.size).min();
+        // A call must fit into pools that nothing was taken from, however large its result may be.
+        let most = smallest.unwrap_or(usize::MAX) / 2;
+        let expected = size.0.load(Ordering::Relaxed).min(most);
+        let expected = expected.max(SMALLEST_ANSWER);
+        self.expect_answer(expected)?;
+        Ok(ResultRoom {
+            room: self.clone(),
+            expected,
+            size: size.clone(),
+        })
+    }
+
+    /// All answers are there, and the request is gone: from now on so many bytes are kept.
+    pub(crate) fn answered(&self, bytes: usize) {
+        let mut state = self.state();
+        state.answers = bytes;
+        match bytes.checked_sub(state.taken.bytes) {
+            Some(more) => _ = state.taken.grow(more, |_| usize::MAX),
+            None => {
+                let less = state.taken.bytes - bytes;
+                state.taken.shrink(less);
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, RoomState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RoomState {
+    /// How many bytes have to be taken for so many more of answers.
+    fn missing(&self, bytes: usize) -> usize {
+        (self.answers + bytes).saturating_sub(self.taken.bytes)
+    }
+}
+
+impl ResultRoom {
+    /// Whether there is room for the result, which has so many bytes.
+    pub(crate) fn holds(self, bytes: usize) -> bool {
+        self.size.note(bytes);
+        let mut state = self.room.state();
+        state.answers -= self.expected;
+        let more = state.missing(bytes);
+        // Small ones are never lost.
+        let limit = |pool: &Pool| match bytes {
+            0..=SMALL => usize::MAX,
+            _ => pool.limit_for_result(more),
+        };
+        let has_room = state.taken.grow(more, limit).is_ok();
+        if has_room {
+            state.answers += bytes;
+        }
+        has_room
+    }
+}
+
+impl Default for ResultSize {
+    fn default() -> Self {
+        Self(AtomicUsize::new(SMALLEST_ANSWER))
+    }
+}
+
+impl ResultSize {
+    /// Grows at once and shrinks slowly, so that a burst after a few small results is not underestimated.
+    fn note(&self, bytes: usize) {
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let next = |size: usize| Some(bytes.max(size - size / 8).max(SMALLEST_ANSWER));
+        let _ = self.0.fetch_update(set, fetch, next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1024 * 1024;
+
+    fn budgets() -> Budgets {
+        let limits = Limits {
+            max_body: MIB,
+            max_bytes: 16 * MIB,
+            max_bytes_per_caller: 8 * MIB,
+            max_bytes_per_connection: 4 * MIB,
+            ..Limits::default()
+        };
+        Budgets::new(&limits, Arc::new(Metrics::new()))
+    }
+
+    fn is_unused(pool: &Pool) -> bool {
+        pool.taken.load(Ordering::Relaxed) == 0
+    }
+
+    #[test]
+    fn each_pool_has_a_limit_and_gets_everything_back() {
+        let budgets = budgets();
+        let connections: Vec<_> = (0..6).map(|_| budgets.connection()).collect();
+        let mut taken = Vec::new();
+        for connection in &connections {
+            let before = taken.len();
+            while let Ok(bytes) = budgets.take(Some(connection), Some("a"), MIB) {
+                taken.push(bytes);
+            }
+            assert!(taken.len() - before <= 3, "three quarters of a connection");
+        }
+        assert_eq!(taken.len(), 6, "three quarters of a caller");
+        while let Ok(bytes) = budgets.take(None, Some("b"), MIB) {
+            taken.push(bytes);
+        }
+        assert_eq!(taken.len(), 12, "three quarters of the process");
+        // A small request still gets through.
+        taken.push(budgets.take(Some(&connections[0]), Some("a"), 100).unwrap());
+        taken.clear();
+        assert!(is_unused(&budgets.process));
+        assert!(connections.iter().all(|connection| is_unused(connection)));
+    }
+
+    #[test]
+    fn a_refusal_takes_nothing() {
+        let budgets = budgets();
+        let connection = budgets.connection();
+        let _all = budgets.take(None, Some("a"), 6 * MIB).unwrap();
+        let refused = budgets.take(Some(&connection), Some("a"), MIB).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::RateLimited);
+        assert!(is_unused(&connection));
+    }
+
+    #[test]
+    fn an_answer_takes_the_bytes_of_its_request_and_more() {
+        let budgets = budgets();
+        let room = |bytes| Room::new(budgets.take(None, Some("a"), bytes).unwrap());
+        let taken = || budgets.process.taken.load(Ordering::Relaxed);
+        let (large, small) = (room(MIB), room(100));
+        large.expect_answer(MIB).unwrap();
+        assert_eq!(taken(), MIB + 100);
+        large.expect_answer(MIB).unwrap();
+        assert_eq!(taken(), 2 * MIB + 100);
+        let refused = small.expect_answer(5 * MIB).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::RateLimited);
+        assert_eq!(taken(), 2 * MIB + 100);
+        large.answered(10);
+        assert_eq!(taken(), 110);
+        small.answered(20 * MIB);
+        assert!(budgets.take(None, Some("b"), 100).is_err());
+        drop((large, small));
+        assert!(is_unused(&budgets.process));
+    }
+
+    #[test]
+    fn a_result_that_was_not_expected_to_be_large_is_bounded_all_the_same() {
+        let budgets = budgets();
+        let connection = budgets.connection();
+        let size = Arc::default();
+        let rooms: Vec<_> = (0..20)
+            .map(|_| Room::new(budgets.take(Some(&connection), Some("a"), 100).unwrap()))
+            .collect();
+        let expected: Vec<_> = rooms.iter().map(|room| room.expect_result(&size)).collect();
+        let expected = expected.into_iter().map(Result::unwrap);
+        let held: Vec<bool> = expected.map(|room| room.holds(MIB)).collect();
+        let fit = held.iter().filter(|held| **held).count();
+        assert_eq!(fit, 6, "three quarters of a caller");
+        // The next call is expected to be like those.
+        let next = budgets.take(None, Some("b"), 100).unwrap();
+        let next = Room::new(next);
+        drop(next.expect_result(&size).unwrap());
+        assert_eq!(next.state().taken.bytes, MIB);
+        drop((rooms, next));
+        assert!(is_unused(&budgets.process) && is_unused(&connection));
+    }
+
+    #[test]
+    fn frames_of_a_caller_and_all_frames_are_limited_beside_requests() {
+        let budgets = budgets();
+        let _requests = budgets.take(None, Some("a"), 6 * MIB).unwrap();
+        // Three quarters of two and of four mebibytes.
+        let mut taken = Vec::new();
+        for (caller, fit) in [("a", 1), ("b", 1), ("c", 1), ("d", 0)] {
+            let before = taken.len();
+            while let Some(frame) = budgets.take_for_frame(caller, MIB) {
+                taken.push(frame);
+            }
+            assert_eq!(taken.len() - before, fit, "{caller}");
+        }
+        drop(taken);
+        assert!(is_unused(&budgets.frames));
+        assert!(budgets.take_for_frame("d", MIB).is_some());
+    }
+
+    #[test]
+    fn no_caller_takes_everything_by_small_requests() {
+        let budgets = budgets();
+        let mut taken = Vec::new();
+        while let Ok(bytes) = budgets.take(None, Some("a"), SMALL) {
+            taken.push(bytes);
+        }
+        assert_eq!(taken.len() * SMALL, 8 * MIB, "all of a caller");
+        taken.push(budgets.take(None, Some("b"), SMALL).unwrap());
+    }
+
+    #[test]
+    fn clients_without_credentials_leave_room_for_callers() {
+        let budgets = budgets();
+        let mut taken = Vec::new();
+        while let Ok(bytes) = budgets.take(None, None, SMALL) {
+            taken.push(bytes);
+        }
+        assert_eq!(taken.len() * SMALL, 2 * MIB, "an eighth of the process");
+        taken.push(budgets.take(None, Some("a"), 5 * MIB).unwrap());
+    }
+
+    #[test]
+    fn callers_that_send_nothing_take_no_room() {
+        let budgets = budgets();
+        for number in 0..1000 {
+            budgets.take(None, Some(&number.to_string()), MIB).unwrap();
+        }
+        assert!(budgets.callers.lock().unwrap().pools.len() <= 64);
+    }
+}
