@@ -40,7 +40,9 @@ fn a_short_run_fills_its_tables() {
     for table in tables {
         for row in table["rows"].as_array().unwrap() {
             let reason = row[1].as_str().unwrap_or_default();
-            let is_absent = reason.starts_with("not installed") || reason.starts_with("not built");
+            // A busy machine may not answer once in 20 ms.
+            let absent = ["not installed", "not built", "not measured"];
+            let is_absent = absent.iter().any(|absent| reason.starts_with(absent));
             assert!(row[1].is_array() || is_absent, "{}: {row}", table["title"]);
         }
     }

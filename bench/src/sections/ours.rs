@@ -182,7 +182,10 @@ impl Servers {
                 most.map_or(f64::INFINITY, |most| most.median)
             });
             let slower = slower[0].min(slower[1]);
-            if !slower.is_finite() {
+            // There is no share of nothing: a short run on a busy machine may not have had one answer.
+            if !slower.is_finite() || slower < 1.0 {
+                let reason = "not measured: no maximum to take a share of".to_owned();
+                rows.push((case.name.to_owned(), Row::Reason(reason)));
                 continue;
             }
             for (share, part) in [("¼", 0.25), ("½", 0.5), ("¾", 0.75)] {
