@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
 pub(crate) use child::{Served, Store};
-pub(crate) use forrst::{claim, echo_server, lock_name};
+pub(crate) use forrst::{acquire_of, echo_server, lock_name};
 
 /// What is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -78,6 +78,8 @@ pub(crate) enum Command {
     Wait(u64),
     /// Take so many locks, with one waiter each.
     Contend(u64),
+    /// How many microseconds a page of locks takes.
+    List,
 }
 
 /// Serves until standard input ends.
@@ -97,6 +99,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<(), String> {
             Command::Allocations => Ok(allocations.take().map_or(0, Allocations::end)),
             Command::Hold(count) => runtime.block_on(forrst::hold(server.as_ref(), count)),
             Command::Wait(count) => runtime.block_on(forrst::wait(server.as_ref(), count)),
+            Command::List => runtime.block_on(forrst::list(server.as_ref())),
             Command::Contend(count) => runtime.block_on(forrst::contend(server.as_ref(), count)),
         };
         say(&answer.map_or_else(|error| child::refusal(&error), |number| number.to_string()));

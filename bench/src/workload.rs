@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use forrst_lock::LockStore;
-use forrst_lock::state::{Acquire, Acquired, Release};
+use forrst_lock::model::{Acquired, Held};
+use forrst_lock::{LockStore, LockStoreExt as _};
 use forrst_protocol::Request;
 use forrst_stores::MemoryStore;
 use tokio::runtime::Builder;
 
-use crate::serve::{claim, echo_server, lock_name};
+use crate::serve::{acquire_of, echo_server, lock_name};
 use crate::wire::{SERIAL, Template, locked_echo};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -66,16 +66,17 @@ async fn acquire_release(iterations: std::ops::Range<u64>) -> Result<(), String>
 /// Takes a lock that nobody else wants, and releases it.
 pub(crate) async fn cycle(store: &Arc<dyn LockStore>, key: &str) -> Result<(), String> {
     let name = lock_name(key);
-    let claim = claim(std::time::Duration::from_secs(30));
-    let acquired = store.acquire(&name, Acquire { claim, wait: None }).await;
+    let ttl = std::time::Duration::from_secs(30);
+    let acquired = store.acquire(acquire_of(name.clone(), ttl)).await;
     let Acquired::Granted(lease) = acquired.map_err(|error| error.to_string())?.outcome else {
         return Err(format!("{name} was not granted"));
     };
-    let release = Release {
+    let held = Held {
+        name: name.clone(),
         owner: lease.owner,
         fence: Some(lease.fence),
     };
-    let released = store.release(&name, release).await;
+    let released = store.release(held).await;
     let outcome = released.map_err(|error| error.to_string())?.outcome;
     outcome
         .map(|_| ())

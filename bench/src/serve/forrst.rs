@@ -3,10 +3,13 @@
 use std::io::{BufWriter, stderr};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use forrst_lock::state::{Acquire, Acquired, Claim};
-use forrst_lock::{AcquireRequest, Config, LockKey, LockName, LockStore, Owner, Ticket, Ttl};
+use forrst_lock::model::{Acquire, Acquired, Claim};
+use forrst_lock::{
+    AcquireRequest, Config, ListRequest, LockKey, LockName, LockStore, LockStoreExt as _, Locks,
+    Owner, Ticket, Ttl,
+};
 use forrst_server::{Context, FunctionError, Limits, Server};
 use forrst_stores::{Durability, OpenOptions};
 use serde_json::{Map, Value, json};
@@ -21,6 +24,8 @@ use super::ServeArguments;
 const HOUR: Duration = Duration::from_secs(60 * 60);
 /// When a store has enough to do.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How many pages are listed.
+const PAGES: usize = 51;
 /// How many locks are taken at once.
 const AT_ONCE: u64 = 512;
 
@@ -77,14 +82,20 @@ fn log() {
         .init();
 }
 
-/// A claim that nobody else makes.
-pub(crate) fn claim(ttl: Duration) -> Claim {
-    Claim {
-        owner: Owner::random(),
-        caller: None,
-        attempt: None,
+/// A call for the whole of one key, by an owner that has no other lease.
+pub(crate) fn acquire_of(name: LockName, ttl: Duration) -> Acquire {
+    Acquire {
+        claim: Claim {
+            locks: Locks::exclusive(name),
+            owner: Owner::random(),
+            caller: None,
+            note: None,
+            attempt: None,
+            ttl: Ttl::new(ttl).expect("a ttl within the limits"),
+        },
         ticket: Ticket::random(),
-        ttl: Ttl::new(ttl).expect("a ttl within the limits"),
+        node: None,
+        wait: None,
     }
 }
 
@@ -123,8 +134,7 @@ pub(super) async fn hold(server: Option<&Server>, count: u64) -> Result<u64, Str
 }
 
 async fn take(store: &Arc<dyn LockStore>, name: &LockName) -> Result<(), String> {
-    let claim = claim(HOUR);
-    let acquired = store.acquire(name, Acquire { claim, wait: None }).await;
+    let acquired = store.acquire(acquire_of(name.clone(), HOUR)).await;
     match acquired.map_err(|error| error.to_string())?.outcome {
         Acquired::Granted(_) => Ok(()),
         other => Err(format!("{name} was not granted: {other:?}")),
@@ -169,17 +179,36 @@ pub(super) async fn contend(server: Option<&Server>, count: u64) -> Result<u64, 
     Ok(waiting)
 }
 
+/// The median time of a page of a hundred locks, in microseconds.
+pub(super) async fn list(server: Option<&Server>) -> Result<u64, String> {
+    let server = server.ok_or("only our server has locks")?;
+    let mut request = ListRequest {
+        limit: 100,
+        ..ListRequest::default()
+    };
+    let mut times = Vec::new();
+    for _ in 0..PAGES {
+        let began = Instant::now();
+        let page = server.locks().list(&request).await;
+        times.push(began.elapsed());
+        request.cursor = page.map_err(|error| error.to_string())?.cursor;
+    }
+    times.sort_unstable();
+    Ok(u64::try_from(times[PAGES / 2].as_micros()).unwrap_or(u64::MAX))
+}
+
 fn held_name(number: u64) -> LockName {
     lock_name(&format!("held:{number}"))
 }
 
 fn queue_up(server: &Server, name: LockName) {
     let locks = server.locks().clone();
-    let claim = claim(HOUR);
+    let claim = acquire_of(name, HOUR).claim;
     let request = AcquireRequest {
-        name,
+        locks: claim.locks,
         owner: claim.owner,
         caller: None,
+        note: None,
         ttl: claim.ttl,
         wait: Some(HOUR),
         attempt: None,
@@ -191,7 +220,7 @@ async fn until_waiting(server: &Server, name: &LockName, count: usize) -> Result
     loop {
         let status = server.locks().inspect(name).await;
         let (status, _) = status.map_err(|error| error.to_string())?;
-        if status.is_some_and(|status| status.waiters >= count) {
+        if status.waiters >= count {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(1)).await;

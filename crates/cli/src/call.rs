@@ -5,9 +5,8 @@ mod arguments;
 use std::time::Duration;
 
 use clap::Args;
-use forrst_client::{DEFAULT_TTL, Lock};
-use forrst_protocol::{RawObject, Response};
-use serde::Deserialize;
+use forrst_client::{DEFAULT_TTL, Held, Lock};
+use forrst_protocol::Response;
 
 use crate::connection::ServerAddress;
 use crate::error::CommandError;
@@ -149,20 +148,10 @@ impl CallArguments {
     }
 }
 
-/// What is held has to be released by somebody, who needs to know how.
+/// What is held has to be released, and the caller needs to know how.
 fn tell_how_to_release(answer: &Response) {
-    #[derive(Deserialize)]
-    struct Data {
-        full_key: String,
-        owner: String,
-    }
-
-    let data = answer.extensions().iter().find_map(|extension| {
-        let data: &RawObject<'static> = extension.data();
-        data.deserialize::<Data>().ok()
-    });
-    if let Some(Data { full_key, owner }) = data {
-        let command = release_command(&full_key, &owner);
+    if let Some(held) = Held::by_call(answer) {
+        let command = release_command(held.full_key(), &held.owner, &held.fence.to_string());
         complain(&format!(
             "The lock is held. To release it: {}\n",
             plain(&command)

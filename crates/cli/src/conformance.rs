@@ -77,6 +77,7 @@ pub(crate) async fn run(arguments: ConformanceArguments) -> Result<u8, CommandEr
     let options = Options {
         transports,
         filter: arguments.filter,
+        without: Vec::new(),
         jobs: arguments.jobs,
         patience: arguments.patience,
         vectors: arguments.vectors,

@@ -97,17 +97,6 @@ impl Connection {
         call.await.map_err(|error| self.failed(error))
     }
 
-    /// Tells the server to do something once.
-    pub(crate) async fn tell(
-        &self,
-        client: &Client,
-        function: &str,
-        arguments: &Value,
-    ) -> Result<Box<RawValue>, CommandError> {
-        let call = client.call_raw(function, object(arguments)?);
-        call.await.map_err(|error| self.failed(error))
-    }
-
     pub(crate) fn failed(&self, error: forrst_client::Error) -> CommandError {
         self.server.failed(error)
     }

@@ -10,7 +10,7 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use forrst_lock::{Config, KeyStyle, ReleaseMemory};
 use forrst_server::{Limits, TlsFiles};
-use forrst_stores::RedisOptions;
+use forrst_stores::{RedisOptions, STORE_TIMEOUT};
 use serde::Deserialize;
 
 use self::units::{Memory, Size, Time};
@@ -133,7 +133,7 @@ struct Options {
     #[arg(long, env = "FORRST_REDIS_CA", value_name = "FILE")]
     redis_ca: Option<PathBuf>,
 
-    /// How long Redis has for an answer before callers hear UNAVAILABLE [default: 2s]
+    /// How long the store has for an answer before callers get UNAVAILABLE [default: 2s]
     #[arg(long, env = "FORRST_STORE_TIMEOUT", value_name = "DURATION")]
     store_timeout: Option<Time>,
 
@@ -270,6 +270,7 @@ pub(crate) struct Settings {
     pub(crate) store: String,
     pub(crate) durability: DurabilityLevel,
     pub(crate) release_memory: ReleaseMemory,
+    pub(crate) store_timeout: Duration,
     pub(crate) redis: RedisOptions,
     pub(crate) demo: bool,
     pub(crate) limits: Limits,
@@ -372,13 +373,9 @@ impl Options {
                 .remember_releases
                 .or(file.remember_releases)
                 .map_or_else(ReleaseMemory::default, |memory| memory.0),
+            store_timeout: time(self.store_timeout, file.store_timeout, STORE_TIMEOUT),
             redis: RedisOptions {
                 prefix: text(self.redis_prefix, file.redis_prefix, "forrst"),
-                timeout: time(
-                    self.store_timeout,
-                    file.store_timeout,
-                    Duration::from_secs(2),
-                ),
                 wait: self.redis_wait.or(file.redis_wait).unwrap_or_default(),
                 strict: self.strict.or(file.strict).unwrap_or_default(),
                 ca: self.redis_ca.or(file.redis_ca),

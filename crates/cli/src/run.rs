@@ -23,7 +23,7 @@ use forrst_client::{Client, Error, Lease};
 use crate::connection::{Connection, settle};
 use crate::error::CommandError;
 use crate::exit;
-use crate::lock::check_own_key;
+use crate::lock::Wanted;
 use crate::output::{complain, plain};
 use crate::time;
 use guarded::Guarded;
@@ -37,6 +37,8 @@ use terminal::Terminal;
 /// The lock is renewed while the command runs, and released when it has ended.
 /// The command finds `FORRST_LOCK_KEY`, `FORRST_LOCK_OWNER` and
 /// `FORRST_LOCK_FENCE` in its environment; the fence is for what it writes to.
+/// Of several keys, `FORRST_LOCK_KEY` is the first, and `FORRST_LOCK_KEYS` has
+/// all of them, one a line.
 ///
 /// When the lock is lost, the command and all that it has started get SIGTERM,
 /// and SIGKILL before anybody else can have the lock: also when this process is
@@ -55,6 +57,9 @@ use terminal::Terminal;
 Examples:
   forrst run --key export:orders -- ./export.sh
   forrst run --key export:orders --ttl 1m --block 5m -- ./export.sh --all
+  forrst run --key account:1 --key account:2 -- ./transfer.sh
+  forrst run --key licences --limit 3 --block 1h -- ./render.sh
+  forrst run --key config --shared -- ./report.sh
   forrst run --key deploy -- sh -c 'echo \"fence $FORRST_LOCK_FENCE\"'
 
 Exit codes: that of the command, 127 when there is no such command, 126 when it
@@ -64,17 +69,16 @@ it cannot serve now, 77 not allowed. When a signal ended the command, the same
 signal ends this process, which a shell shows as 128+n."
 )]
 pub(crate) struct RunArguments {
-    /// What to lock, such as export:orders
-    #[arg(long, value_name = "KEY")]
-    key: String,
+    /// What to lock, such as export:orders; given more than once, all of them or none
+    #[arg(long = "key", value_name = "KEY", required = true)]
+    keys: Vec<String>,
 
     /// How long the lock lasts when it cannot be renewed
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = time::parse)]
     ttl: Duration,
 
-    /// How long to wait when somebody else holds it [default: not at all]
-    #[arg(long, value_name = "DURATION", value_parser = time::parse)]
-    block: Option<Duration>,
+    #[command(flatten)]
+    wanted: Wanted,
 
     /// What to do with the command when the lock is lost
     #[arg(long, value_name = "WHAT", default_value = "terminate")]
@@ -83,14 +87,6 @@ pub(crate) struct RunArguments {
     /// How long the command has between SIGTERM and SIGKILL, half the ttl at most [default: a quarter of the ttl, 10s at most]
     #[arg(long, value_name = "DURATION", value_parser = time::parse)]
     grace: Option<Duration>,
-
-    /// The token that the lock can be released by [default: a random one]
-    #[arg(long, value_name = "TOKEN")]
-    owner: Option<String>,
-
-    /// Take the lock that callers of this function share; without it, the global one
-    #[arg(long, value_name = "FUNCTION")]
-    function: Option<String>,
 
     #[command(flatten)]
     connection: Connection,
@@ -109,14 +105,14 @@ pub(crate) struct RunArguments {
 const SHORTEST_TTL: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
-    check_own_key(&arguments.key, arguments.function.as_deref())?;
+    arguments.wanted.check(&arguments.keys)?;
     let plan = arguments.plan()?;
     let client = arguments.connection.client()?;
     let mut signals = Signals::listen()
         .map_err(|error| CommandError::local(format!("cannot listen to signals: {error}")))?;
     let outcome = arguments.run(&client, plan, &mut signals).await;
     if !settle(&client).await {
-        let key = plain(&arguments.key);
+        let key = plain(&arguments.keys.join(", "));
         complain(&format!(
             "warning: the lock {key} was perhaps not released, and ends by itself: the server does not answer\n"
         ));
@@ -167,6 +163,7 @@ impl RunArguments {
     ) -> Result<Outcome, CommandError> {
         let variables = [
             ("FORRST_LOCK_KEY", lease.full_key().to_owned()),
+            ("FORRST_LOCK_KEYS", lease.full_keys().join("\n")),
             ("FORRST_LOCK_OWNER", lease.owner().to_owned()),
             ("FORRST_LOCK_FENCE", lease.fence().to_string()),
         ];
@@ -220,19 +217,9 @@ impl RunArguments {
     }
 
     async fn acquire(&self, client: &Client) -> Result<Lease, CommandError> {
-        let mut lock = client.lock(&self.key).ttl(self.ttl);
-        if let Some(block) = self.block {
-            lock = lock.wait(block);
-        }
-        if let Some(owner) = &self.owner {
-            lock = lock.owner(owner);
-        }
-        if let Some(function) = &self.function {
-            lock = lock.function(function);
-        }
-        lock.acquire()
-            .await
-            .map_err(|error| self.connection.failed(error))
+        let lock = self.wanted.lock(client, &self.keys, self.ttl);
+        let lease = lock.acquire().await;
+        lease.map_err(|error| self.connection.failed(error))
     }
 
     /// Returns when there is enough time on the lease to begin. After a wait for the lock nobody here knows for how long
@@ -256,7 +243,7 @@ impl RunArguments {
             .map(|program| program.display().to_string());
         let program = program.unwrap_or_default();
         if let Some(reason) = loss {
-            let lost = format!("the lock {} was lost: {reason}", self.key);
+            let lost = format!("the lock {} was lost: {reason}", self.keys.join(", "));
             if self.on_lost != OnLost::Ignore {
                 return Err(
                     CommandError::local(format!("{lost}. {program} was ended")).exiting(exit::LOST)

@@ -86,6 +86,7 @@ async fn build(settings: &Settings, doors: &Doors, log: &Log) -> Result<Server, 
         DurabilityLevel::Process => Durability::Process,
     };
     options.release_memory = settings.release_memory;
+    options.store_timeout = settings.store_timeout;
     options.redis = settings.redis.clone();
     let store = forrst_stores::open(&settings.store, &options).await;
     let store = store.map_err(|error| error.to_string())?;

@@ -12,6 +12,7 @@ use tracing::Instrument;
 use self::doubt::Doubt;
 use self::withdrawal::Withdrawal;
 use crate::clock::Moment;
+use crate::keys::{Keys, Kind};
 use crate::locks::ACQUIRE;
 use crate::tries::{Repeat, Tries};
 use crate::wait::{Wait, is_contended};
@@ -26,9 +27,10 @@ use crate::{Client, DEFAULT_TTL, Error, Held, Lease, Retry};
 #[derive(Debug, Clone)]
 pub struct Acquire {
     client: Client,
-    key: String,
+    keys: Keys,
     function: Option<String>,
     owner: Option<String>,
+    note: Option<String>,
     attempt: Option<String>,
     ttl: Duration,
     wait: Option<Duration>,
@@ -41,21 +43,43 @@ pub(crate) struct Grant {
     pub(crate) held: Held,
     /// Before the first request was sent that can have brought it. The lease does not begin earlier.
     pub(crate) since: Moment,
+    /// Before the request was sent whose answer it is.
+    pub(crate) sent: Moment,
 }
 
 impl Acquire {
-    pub(crate) fn new(client: Client, key: String) -> Self {
+    pub(crate) fn new(client: Client, keys: Keys) -> Self {
         Self {
             retry: client.retry().clone(),
             client,
-            key,
+            keys,
             function: None,
             owner: None,
+            note: None,
             attempt: None,
             ttl: DEFAULT_TTL,
             wait: None,
             deadline: None,
         }
+    }
+
+    /// Holds the lock together with other shared leases, but never beside an exclusive one. Of several keys, those that
+    /// have no kind of their own.
+    pub fn shared(mut self) -> Self {
+        self.keys.kind = Kind::SHARED;
+        self
+    }
+
+    /// Lets at most so many hold the lock at once: a counted semaphore. All of them have to name the same limit.
+    pub fn limit(mut self, limit: u32) -> Self {
+        self.keys.kind = Kind::limit(limit);
+        self
+    }
+
+    /// Who or what holds the lock, for people who look at it. Not a secret.
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = Some(note.into());
+        self
     }
 
     /// How long the lease lasts after each renewal; 30 seconds by default.
@@ -129,9 +153,10 @@ impl Acquire {
         let random = || uuid::Uuid::new_v4().to_string();
         let is_owner_unique = self.owner.is_none();
         let arguments = Arguments {
-            key: self.key,
+            keys: self.keys,
             function: self.function,
             owner: self.owner.unwrap_or_else(random),
+            note: self.note,
             attempt: self.attempt.unwrap_or_else(random),
             ttl: millis(self.ttl),
             block: None,
@@ -199,17 +224,20 @@ impl Acquisition {
             self.withdrawal.disarm();
         }
         let held = asked?;
-        Ok(Grant { held, since })
+        Ok(Grant { held, since, sent })
     }
 }
 
 /// What the function `acquire` is told.
 #[derive(Debug, Clone, Serialize)]
 struct Arguments {
-    key: String,
+    #[serde(flatten)]
+    keys: Keys,
     #[serde(skip_serializing_if = "Option::is_none")]
     function: Option<String>,
     owner: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
     attempt: String,
     ttl: forrst_protocol::Duration,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -217,11 +245,12 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// The name of the lock, as servers make it up.
+    /// The name of one of its keys, as servers make it up.
     fn full_key(&self) -> String {
+        let key = self.keys.first();
         match &self.function {
-            Some(function) => format!("lock:{function}:{}", self.key),
-            None => format!("lock:{}", self.key),
+            Some(function) => format!("lock:{function}:{key}"),
+            None => format!("lock:{key}"),
         }
     }
 }

@@ -12,9 +12,10 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::background::Background;
+use crate::keys::Keys;
 use crate::transport::Transport;
 use crate::wire_duration::millis;
-use crate::{Acquire, Call, ClientBuilder, Error, Failure, Locks, Retry};
+use crate::{Acquire, Call, ClientBuilder, Error, Failure, Key, Locks, Retry};
 
 /// A client of one Forrst server. Cheap to clone: all clones share their connections.
 #[derive(Clone)]
@@ -79,10 +80,16 @@ impl Client {
     ///
     /// The key is the lock's own (`export:orders`), not its full one (`lock:export:orders`).
     pub fn lock(&self, key: impl Into<String>) -> Acquire {
-        Acquire::new(self.clone(), key.into())
+        Acquire::new(self.clone(), Keys::one(key.into()))
     }
 
-    /// Locks by their full keys: status, list, release and extend.
+    /// Takes a lock on 2 to 16 keys for work that runs here: all of them or none, in one step. They may come in any order, without
+    /// fear of a deadlock.
+    pub fn lock_all<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Acquire {
+        Acquire::new(self.clone(), Keys::several(keys))
+    }
+
+    /// Locks by their full keys: to see, release, extend and withdraw them, and who waits.
     pub fn locks(&self) -> Locks {
         Locks::new(self.clone())
     }

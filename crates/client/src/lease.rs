@@ -48,8 +48,12 @@ pub struct Lease {
 impl Lease {
     /// Makes sure that the granted lock is held, and keeps it so.
     pub(crate) async fn begin(client: Client, grant: Grant, ttl: Duration) -> Result<Self, Error> {
-        let Grant { held, since } = grant;
-        let tenure = Arc::new(Tenure::new(Term::new(since, ttl, held.expires_at)));
+        let Grant { held, since, sent } = grant;
+        let term = match held.span_from_request() {
+            Some(span) => Term::new(sent, span, held.expires_at),
+            None => Term::new(since, ttl, held.expires_at),
+        };
+        let tenure = Arc::new(Tenure::new(term));
         let renewal = Renewal {
             client: client.clone(),
             held: held.clone(),
@@ -69,8 +73,8 @@ impl Lease {
         Ok(lease)
     }
 
-    /// A lease that was granted after a long wait, or to a repeated request, may have begun at any time since the first one was
-    /// sent. How much of it is left is known for certain only after a renewal.
+    /// A lease that was granted to a repeated request may be an old one; and after a long wait, or where the server does not tell
+    /// what is left of it, it may have begun long ago as far as is known here. A renewal makes it a fresh one.
     async fn prove(&mut self, renewal: &Renewal, ttl: Duration) -> Result<(), Error> {
         if self.remaining() > ttl / 2 {
             return Ok(());
@@ -95,9 +99,14 @@ impl Lease {
         }
     }
 
-    /// The name of the lock.
+    /// The name of the lock; of a lock on several keys, the first.
     pub fn full_key(&self) -> &str {
-        &self.held.full_key
+        self.held.full_key()
+    }
+
+    /// The names of all its keys, in the order that they were asked for.
+    pub fn full_keys(&self) -> &[String] {
+        &self.held.full_keys
     }
 
     /// The token that proves whose it is.
@@ -197,7 +206,7 @@ impl Lease {
 async fn release(client: &Client, held: &Held, tries: &mut Tries) -> Result<(), Error> {
     let locks = client.locks();
     locks
-        .release_by(&held.full_key, &held.owner, Some(held.fence), tries)
+        .release_by(held.full_key(), &held.owner, Some(held.fence), tries)
         .await
 }
 

@@ -49,7 +49,9 @@ mod error;
 mod failure;
 mod fence;
 mod held;
+mod keys;
 mod lease;
+mod lock_info;
 mod lock_options;
 mod locks;
 mod retry;
@@ -71,9 +73,11 @@ pub use error::{Cause, Error};
 pub use failure::Failure;
 pub use fence::{Fence, InvalidFence};
 pub use held::Held;
+pub use keys::Key;
 pub use lease::{Lease, Loss, LossNotice};
+pub use lock_info::{Extended, Holder, LockInfo, LockKind, LockStatus, Page, Waiter, Withdrawn};
 pub use lock_options::Lock;
-pub use locks::{Extended, LockInfo, Locks, Page};
+pub use locks::Locks;
 pub use retry::Retry;
 pub use system::{
     Capabilities, ComponentHealth, ExtensionInfo, Health, HealthStatus, ServerLimits,

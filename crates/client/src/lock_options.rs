@@ -5,8 +5,9 @@ use std::time::Duration;
 use forrst_protocol::{ExtensionRequest, RawObject, Urn};
 use serde::Serialize;
 
-use crate::Error;
+use crate::keys::{Keys, Kind};
 use crate::wire_duration::millis;
+use crate::{Error, Key};
 
 /// The extension that locks, by the name that requests and answers use.
 pub(crate) const URN: &str = "urn:forrst:ext:atomicLock";
@@ -21,11 +22,12 @@ pub(crate) const URN: &str = "urn:forrst:ext:atomicLock";
 /// ```
 #[derive(Debug, Clone)]
 pub struct Lock {
-    key: String,
+    keys: Keys,
     ttl: Duration,
     wait: Option<Duration>,
     is_global: bool,
     owner: Option<String>,
+    note: Option<String>,
     is_kept: bool,
     is_renewed: bool,
 }
@@ -33,15 +35,54 @@ pub struct Lock {
 impl Lock {
     /// The lock of that key among the callers of the same function, for 30 seconds, without waiting.
     pub fn key(key: impl Into<String>) -> Self {
+        Self::of(Keys::one(key.into()))
+    }
+
+    /// A lock on 2 to 16 keys: all of them or none, in one step. They may come in any order, without fear of a deadlock.
+    ///
+    /// ```
+    /// use forrst_client::{Key, Lock};
+    ///
+    /// let transfer = Lock::keys(["account:1", "account:2"]);
+    /// let report = Lock::keys([Key::new("report").exclusive(), Key::new("accounts")]).shared();
+    /// ```
+    pub fn keys<K: Into<Key>>(keys: impl IntoIterator<Item = K>) -> Self {
+        Self::of(Keys::several(keys))
+    }
+
+    fn of(keys: Keys) -> Self {
         Self {
-            key: key.into(),
+            keys,
             ttl: crate::DEFAULT_TTL,
             wait: None,
             is_global: false,
             owner: None,
+            note: None,
             is_kept: false,
             is_renewed: false,
         }
+    }
+
+    /// Holds the lock together with other shared leases, but never beside an exclusive one. Of several keys, those that
+    /// have no kind of their own.
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.keys.kind = Kind::SHARED;
+        self
+    }
+
+    /// Lets at most so many hold the lock at once: a counted semaphore. All of them have to name the same limit.
+    #[must_use]
+    pub fn limit(mut self, limit: u32) -> Self {
+        self.keys.kind = Kind::limit(limit);
+        self
+    }
+
+    /// Who or what holds the lock, for people who look at it. Not a secret.
+    #[must_use]
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = Some(note.into());
+        self
     }
 
     /// How long the lock is held at most, unless it is renewed.
@@ -96,11 +137,12 @@ impl Lock {
         wait: Option<Duration>,
     ) -> Result<ExtensionRequest<'static>, Error> {
         let options = Options {
-            key: &self.key,
+            keys: &self.keys,
             ttl: millis(self.ttl),
             block: wait.map(millis),
             scope: if self.is_global { "global" } else { "function" },
             owner: self.owner.as_deref(),
+            note: self.note.as_deref(),
             auto_release: !self.is_kept,
             renew: self.is_renewed,
         };
@@ -113,13 +155,16 @@ impl Lock {
 
 #[derive(Serialize)]
 struct Options<'a> {
-    key: &'a str,
+    #[serde(flatten)]
+    keys: &'a Keys,
     ttl: forrst_protocol::Duration,
     #[serde(skip_serializing_if = "Option::is_none")]
     block: Option<forrst_protocol::Duration>,
     scope: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'a str>,
     auto_release: bool,
     renew: bool,
 }

@@ -1,12 +1,13 @@
-//! Locks by their full keys, for whoever looks after them.
+//! Locks by their full keys, for operators.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::lock_info::{Extended, LockInfo, LockStatus, Page, Waiter, Withdrawn};
 use crate::tries::{Repeat, Tries};
 use crate::wire_duration::millis;
 use crate::{Client, Error, Fence};
@@ -15,6 +16,8 @@ pub(crate) const ACQUIRE: &str = "urn:cline:forrst:ext:atomic-lock:fn:acquire";
 pub(crate) const EXTEND: &str = "urn:cline:forrst:ext:atomic-lock:fn:extend";
 const RELEASE: &str = "urn:cline:forrst:ext:atomic-lock:fn:release";
 const FORCE_RELEASE: &str = "urn:cline:forrst:ext:atomic-lock:fn:force-release";
+const WITHDRAW: &str = "urn:cline:forrst:ext:atomic-lock:fn:withdraw";
+const WAITERS: &str = "urn:cline:forrst:ext:atomic-lock:fn:waiters";
 const STATUS: &str = "urn:cline:forrst:ext:atomic-lock:fn:status";
 const LIST: &str = "urn:cline:forrst:ext:atomic-lock:fn:list";
 
@@ -25,49 +28,6 @@ const WHOLE_PAGE: usize = 1000;
 #[derive(Debug, Clone)]
 pub struct Locks {
     client: Client,
-}
-
-/// A lock that is held, and by whom.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[non_exhaustive]
-pub struct LockInfo {
-    /// The name of the lock.
-    #[serde(rename = "key")]
-    pub full_key: String,
-    /// The token that proves whose it is.
-    pub owner: String,
-    /// Its fencing token.
-    pub fence: Fence,
-    /// When it was taken, by the server's clock.
-    #[serde(deserialize_with = "crate::wire_time::deserialize")]
-    pub acquired_at: SystemTime,
-    /// When it ends, by the server's clock.
-    #[serde(deserialize_with = "crate::wire_time::deserialize")]
-    pub expires_at: SystemTime,
-    /// How long it lasts, in whole seconds, rounded up.
-    #[serde(deserialize_with = "whole_seconds")]
-    pub ttl_remaining: Duration,
-}
-
-/// Some of the locks that are held.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[non_exhaustive]
-pub struct Page {
-    /// They, in the order that the server's store has them.
-    pub locks: Vec<LockInfo>,
-    /// Where the next page starts; none after the last one.
-    pub cursor: Option<String>,
-}
-
-/// A lock that was extended.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[non_exhaustive]
-pub struct Extended {
-    /// When it ends now, by the server's clock.
-    #[serde(deserialize_with = "crate::wire_time::deserialize")]
-    pub expires_at: SystemTime,
-    /// Its fencing token, which is the same as before.
-    pub fence: Fence,
 }
 
 /// Whose lease is meant, as `release` and `extend` want it.
@@ -81,39 +41,24 @@ pub(crate) struct LeaseArguments<'a> {
     pub(crate) ttl: Option<forrst_protocol::Duration>,
 }
 
-fn whole_seconds<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    u64::deserialize(deserializer).map(Duration::from_secs)
-}
-
 impl Locks {
     pub(crate) fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// Who holds the lock; none when it is free.
-    pub async fn status(&self, full_key: &str) -> Result<Option<LockInfo>, Error> {
-        #[derive(Deserialize)]
-        struct Status {
-            locked: bool,
-            #[serde(flatten)]
-            rest: serde_json::Value,
-        }
-
-        let status: Status = self.client.ask(STATUS, &json!({"key": full_key})).await?;
-        if !status.locked {
-            return Ok(None);
-        }
-        let info = LockInfo::deserialize(status.rest);
-        info.map(Some).map_err(|why| Error::Protocol(why.into()))
+    /// Whether the lock is held, and by whom.
+    pub async fn status(&self, full_key: &str) -> Result<LockStatus, Error> {
+        self.client.ask(STATUS, &json!({"key": full_key})).await
     }
 
-    /// Releases a lock by its owner's token, and only that lease where its fence is named.
+    /// Releases a lock by its owner's token, and only that lease where its fence is named. Any key of a lock on several will do.
     ///
     /// Repeated after a lost answer, it counts as done when the server says that it was done before.
     ///
     /// # Errors
     ///
-    /// [`Error::NotHeld`], [`Error::AlreadyReleased`] and [`Error::Mismatch`] when it is not this owner's, or not any more.
+    /// [`Error::NotHeld`], [`Error::AlreadyReleased`] and [`Error::Mismatch`] when it is not this owner's, or not any more;
+    /// [`Error::Rejected`] when the owner has several leases on the key, and none is named.
     pub async fn release(
         &self,
         full_key: &str,
@@ -145,25 +90,87 @@ impl Locks {
         released.map(|IgnoredAny| ())
     }
 
-    /// Ends the lease of any owner, and only that of `fence` where one is named.
+    /// Ends every lease on a key, of any owner, or only that of `fence` where one is named; says how many.
     ///
     /// Not repeated when its answer is lost: without a fence it could hit the next holder.
     ///
     /// # Errors
     ///
-    /// [`Error::NotHeld`] when the lock is free; [`Error::Mismatch`] when a lease with another fence holds it;
-    /// [`Error::Forbidden`] for a caller that may not do this.
-    pub async fn force_release(&self, full_key: &str, fence: Option<Fence>) -> Result<(), Error> {
+    /// [`Error::NotHeld`] when the lock is free; [`Error::Mismatch`] when leases with other fences hold it;
+    /// [`Error::Forbidden`] for a caller that may not do this, or not to every key of a lease.
+    pub async fn force_release(
+        &self,
+        full_key: &str,
+        fence: Option<Fence>,
+    ) -> Result<usize, Error> {
+        #[derive(Deserialize)]
+        struct Forced {
+            /// A server of the bare extension has one lease on a key, and does not count.
+            #[serde(default = "one")]
+            leases: usize,
+        }
+
+        const fn one() -> usize {
+            1
+        }
+
         let mut tries = Tries::start(self.client.retry().clone(), Repeat::IfNotRun, None);
         let mut arguments = json!({"key": full_key});
         if let Some(fence) = fence {
             arguments["fence"] = json!(fence);
         }
-        let released = self
+        let forced: Forced = self
             .client
             .ask_by(FORCE_RELEASE, &arguments, &mut tries)
-            .await;
-        released.map(|IgnoredAny| ())
+            .await?;
+        Ok(forced.leases)
+    }
+
+    /// Takes an attempt back whose outcome is not known, whatever that was. See [`Acquire::attempt`](crate::Acquire::attempt).
+    pub async fn withdraw(
+        &self,
+        full_key: &str,
+        owner: &str,
+        attempt: &str,
+    ) -> Result<Withdrawn, Error> {
+        let mut tries = Tries::start(self.client.retry().clone(), Repeat::Always, None);
+        self.withdraw_by(full_key, owner, attempt, &mut tries).await
+    }
+
+    pub(crate) async fn withdraw_by(
+        &self,
+        full_key: &str,
+        owner: &str,
+        attempt: &str,
+        tries: &mut Tries,
+    ) -> Result<Withdrawn, Error> {
+        #[derive(Deserialize)]
+        struct Taken {
+            was: Withdrawn,
+        }
+
+        let arguments = json!({"key": full_key, "owner": owner, "attempt": attempt});
+        let withdrawn: Taken = self.client.ask_by(WITHDRAW, &arguments, tries).await?;
+        Ok(withdrawn.was)
+    }
+
+    /// Who waits for a lock, the next one first; at most `limit` of them (100 when none, 1000 at most).
+    pub async fn waiters(
+        &self,
+        full_key: &str,
+        limit: Option<usize>,
+    ) -> Result<Vec<Waiter>, Error> {
+        #[derive(Deserialize)]
+        struct Queue {
+            waiters: Vec<Waiter>,
+        }
+
+        let mut arguments = json!({"key": full_key});
+        if let Some(limit) = limit {
+            arguments["limit"] = limit.into();
+        }
+        let queue: Queue = self.client.ask(WAITERS, &arguments).await?;
+        Ok(queue.waiters)
     }
 
     /// Lets a lock end `ttl` from now.

@@ -3,8 +3,7 @@
 //! However many wait for a key, there is one alarm for it, so that an expiry costs one call to the store.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -107,22 +106,11 @@ impl AlarmClock {
     }
 }
 
-/// What a waiter carries so that its own grant sets the clock for the next one.
-#[derive(Debug)]
-pub(crate) struct Alarm {
-    pub(crate) clock: Arc<AlarmClock>,
-    pub(crate) name: LockName,
-    pub(crate) after: Duration,
-}
-
-impl Alarm {
-    pub(crate) fn set(&self) {
-        self.clock.set(&self.name, Instant::now() + self.after);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use super::*;
     use crate::LockKey;
 

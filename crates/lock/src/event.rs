@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-use crate::{Fence, Lease, LockName, Secret};
+use crate::{Fence, LockName, Secret};
 
 /// What can happen to a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -200,13 +200,6 @@ impl Reporter {
             listeners: self.listeners.clone(),
             missed: 0,
         }
-    }
-
-    /// A lease that nobody gave back was held until its end.
-    pub(crate) fn report_expired(&self, lease: &Lease) {
-        let held = lease.expires_at.remaining(lease.acquired_at);
-        let fence = Some(lease.fence);
-        self.report(EventKind::Expired, &lease.name, fence, Some(held));
     }
 
     pub(crate) fn report(

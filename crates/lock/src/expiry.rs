@@ -1,26 +1,24 @@
-//! The task that minds expiry: alarms for keys that somebody waits for, and a sweep for all others.
+//! The task that watches expiry: alarms for keys that a call waits for, and a sweep for all others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::LockName;
 use crate::alarm::AlarmClock;
-use crate::event::Reporter;
-use crate::held::HeldLeases;
-use crate::store::{Answer, LockStore};
-use crate::{Lease, LockName};
+use crate::store::{LockStore, LockStoreExt};
 
-/// A shared store may lose a message between processes. A look this often makes up for it.
+/// A shared store may lose a message between processes. Settling a key this often makes up for it.
 const SAFETY_POLL: Duration = Duration::from_secs(1);
-/// How soon to look again after the store failed.
+/// How soon to try again after the store failed.
 const STORE_PAUSE: Duration = Duration::from_millis(250);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const SWEEP_BATCH: usize = 1000;
 
-/// How long to leave a key alone whose holder has this much time left.
-pub(crate) fn until_next_look(store: &dyn LockStore, left: Duration) -> Duration {
-    if store.capabilities().shared {
+/// How long to leave a key alone whose leases have this much time left.
+pub(crate) fn until_next_look(is_shared: bool, left: Duration) -> Duration {
+    if is_shared {
         left.min(SAFETY_POLL)
     } else {
         left
@@ -30,8 +28,6 @@ pub(crate) fn until_next_look(store: &dyn LockStore, left: Duration) -> Duration
 /// What the task needs.
 pub(crate) struct Expiry {
     pub(crate) store: Arc<dyn LockStore>,
-    pub(crate) reporter: Arc<Reporter>,
-    pub(crate) held: Arc<HeldLeases>,
     pub(crate) clock: Arc<AlarmClock>,
 }
 
@@ -39,10 +35,10 @@ impl Expiry {
     pub(crate) async fn run(self) {
         let this = Arc::new(self);
         // Side by side: while a store is slow to sweep, alarms ring.
-        tokio::join!(this.mind_alarms(), this.sweep_regularly());
+        tokio::join!(this.watch_alarms(), this.sweep_regularly());
     }
 
-    async fn mind_alarms(self: &Arc<Self>) {
+    async fn watch_alarms(self: &Arc<Self>) {
         loop {
             let name = self.clock.ring().await;
             // A store that is slow for one key must not delay the others.
@@ -61,15 +57,15 @@ impl Expiry {
 
     async fn settle(self: Arc<Self>, name: LockName) {
         let again = match self.store.settle(&name).await {
+            Ok(answer) if answer.outcome.waiters == 0 => return,
             Ok(answer) => {
-                self.report(answer.expired.as_ref());
-                let Answer { outcome, now, .. } = answer;
-                if outcome.waiters == 0 {
-                    return;
+                let left = answer.outcome.look_at.remaining(answer.now);
+                let is_shared = self.store.capabilities().shared;
+                match left.is_zero() {
+                    // No lease is in the way, but claims that wait for other keys, which have their own alarms.
+                    true => STORE_PAUSE,
+                    false => until_next_look(is_shared, left),
                 }
-                outcome.expires_at.map_or(STORE_PAUSE, |expires_at| {
-                    until_next_look(self.store.as_ref(), expires_at.remaining(now))
-                })
             }
             Err(_) => STORE_PAUSE,
         };
@@ -77,19 +73,11 @@ impl Expiry {
     }
 
     async fn sweep(&self) {
-        while let Ok(expired) = self.store.expire(SWEEP_BATCH).await {
-            self.report(&expired);
-            if expired.len() < SWEEP_BATCH {
+        while let Ok(count) = self.store.sweep(SWEEP_BATCH).await {
+            if count < SWEEP_BATCH {
                 return;
             }
             tokio::task::yield_now().await;
-        }
-    }
-
-    fn report<'a>(&self, expired: impl IntoIterator<Item = &'a Lease>) {
-        for lease in expired {
-            self.reporter.report_expired(lease);
-            self.held.ended(&lease.name, lease.fence);
         }
     }
 }

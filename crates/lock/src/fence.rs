@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::Timestamp;
+
 /// A fencing token: it grows strictly with every grant of a key, across restarts and expiry.
 ///
 /// Its text has 15 digits, so that fences sort the same as text and as numbers.
@@ -15,11 +17,11 @@ pub struct Fence(u64);
 pub struct InvalidFence;
 
 impl Fence {
-    /// The first fence of a new store.
+    /// The smallest.
     pub const FIRST: Self = Self(1);
     /// The last one: past it nothing can be acquired any more, and nothing wraps.
     pub const MAX: Self = Self(900_000_000_000_000);
-    /// From here on every grant logs a warning. At a million grants a second that is three years after the start.
+    /// From here on every grant logs a warning. Fences by time get there in 2054.
     pub const WARN: Self = Self(90_000_000_000_000);
 
     /// A fence of this number, if it is one.
@@ -56,6 +58,56 @@ impl FromStr for Fence {
             return Err(InvalidFence);
         }
         text.parse().ok().and_then(Self::new).ok_or(InvalidFence)
+    }
+}
+
+/// Mints the fences of some keys, by the time: 100 a millisecond since 2026, and more only by borrowing from the future.
+///
+/// So whatever was lost, by a crash, a restored backup or a folder that was deleted, the next fence is past it, because
+/// it is later. That is not so where the clock was ahead of the time, where more were granted than a millisecond has room for,
+/// and after [`Fence::WARN`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Fences {
+    last: u64,
+}
+
+impl Fences {
+    /// 2026-01-01 UTC, in milliseconds.
+    pub const EPOCH_MILLIS: u64 = 1_767_225_600_000;
+    /// How many each millisecond has room for.
+    pub const PER_MILLISECOND: u64 = 100;
+
+    /// Goes on after a fence that was given out before.
+    pub fn after(last: Option<Fence>) -> Self {
+        Self {
+            last: last.map_or(0, Fence::number),
+        }
+    }
+
+    /// The next fence at the time `now`; none when there are no more.
+    pub fn peek(&self, now: Timestamp) -> Option<Fence> {
+        let by_time = now.as_millis().saturating_sub(Self::EPOCH_MILLIS);
+        let by_time = by_time.saturating_mul(Self::PER_MILLISECOND);
+        // A clock that is centuries ahead must not use them up.
+        let by_time = by_time.min(Fence::WARN.number());
+        Fence::new(by_time.max(self.last + 1))
+    }
+
+    /// This fence was given out.
+    pub fn advance_to(&mut self, fence: Fence) {
+        self.last = self.last.max(fence.number());
+    }
+
+    /// Gives out the next one.
+    pub fn next(&mut self, now: Timestamp) -> Option<Fence> {
+        let next = self.peek(now)?;
+        self.advance_to(next);
+        Some(next)
+    }
+
+    /// The largest that was given out.
+    pub fn last(&self) -> Option<Fence> {
+        Fence::new(self.last)
     }
 }
 
@@ -98,5 +150,29 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Fence>(), Err(InvalidFence), "{text}");
         }
+    }
+
+    #[test]
+    fn fences_go_by_the_time_and_never_back() {
+        let at = |millis| Timestamp::from_millis(Fences::EPOCH_MILLIS + millis);
+        let mut fences = Fences::default();
+        assert_eq!(fences.next(at(0)).map(Fence::number), Some(1));
+        assert_eq!(fences.next(at(10)).map(Fence::number), Some(1000));
+        assert_eq!(fences.next(at(10)).map(Fence::number), Some(1001));
+        assert_eq!(
+            fences.next(at(5)).map(Fence::number),
+            Some(1002),
+            "a clock that was set back"
+        );
+        // Everything was lost, and the time has gone on.
+        assert_eq!(
+            Fences::default().next(at(11)).map(Fence::number),
+            Some(1100)
+        );
+        let mut late = Fences::default();
+        let far = Timestamp::from_millis(u64::MAX);
+        assert_eq!(late.next(far), Some(Fence::WARN));
+        let mut last = Fences::after(Some(Fence::MAX));
+        assert_eq!(last.next(far), None);
     }
 }

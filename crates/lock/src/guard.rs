@@ -7,8 +7,9 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::event::EventKind;
+use crate::model::{Held, NotHeld};
 use crate::service::Core;
-use crate::state::{Extend, NotHeld, Release};
+use crate::store::LockStoreExt;
 use crate::tenure::{LossNotice, Tenure, Term};
 use crate::{Lease, StoreError, Ticket, Ttl};
 
@@ -42,7 +43,7 @@ pub enum ReleaseOutcome {
 impl LeaseGuard {
     pub(crate) fn new(core: Arc<Core>, lease: Lease, ticket: Ticket, term: Term) -> Self {
         let tenure = Tenure::new(term);
-        core.held.hold(&lease, ticket, &tenure);
+        core.node.held.hold(&lease, ticket, &tenure);
         Self {
             core,
             lease,
@@ -61,6 +62,12 @@ impl LeaseGuard {
             expires_at: self.tenure.term().expires_at,
             ..self.lease.clone()
         }
+    }
+
+    /// How long the lease lasts by the store's clock, as far as is known here; never more.
+    pub fn remaining(&self) -> Duration {
+        let ends = self.tenure.term().ends;
+        ends.saturating_duration_since(Instant::now())
     }
 
     /// What a function awaits to learn that its lease is over.
@@ -85,20 +92,16 @@ impl LeaseGuard {
     /// A release that is itself dropped half-way still gives the lease back.
     pub async fn release(mut self) -> ReleaseOutcome {
         self.let_go();
-        let answer = self.core.store.release(&self.lease.name, self.command());
+        let answer = self.core.store.release(self.held());
         match answer.await {
             Ok(answer) => {
                 self.is_ours = false;
                 match answer.outcome {
                     Ok(_) => {
                         self.tenure.end();
-                        self.report(EventKind::Released);
-                        // A repeated attempt may have another guard of this lease, or be about to get one.
-                        self.core.held.ended(&self.lease.name, self.lease.fence);
                         ReleaseOutcome::Released
                     }
                     Err(why) => {
-                        self.core.report_expired(answer.expired.as_ref());
                         self.report(EventKind::ReleaseRefused);
                         if self.tenure.lose() {
                             self.report(EventKind::Lost);
@@ -110,7 +113,7 @@ impl LeaseGuard {
             Err(error) => {
                 self.report(EventKind::ReleaseFailed);
                 self.is_ours = false;
-                self.core.unreleased.add(&self.lease.name, self.ticket);
+                self.core.unreleased.add(self.lease.name(), self.ticket);
                 tokio::spawn(self.retry_release());
                 ReleaseOutcome::Pending(error)
             }
@@ -124,26 +127,18 @@ impl LeaseGuard {
         self.lease()
     }
 
-    fn command(&self) -> Release {
-        Release {
-            owner: self.lease.owner.clone(),
-            fence: Some(self.lease.fence),
-        }
+    fn held(&self) -> Held {
+        held(&self.lease)
     }
 
     fn retry_release(&self) -> impl Future<Output = ()> + use<> {
-        let (core, name, command) = (self.core.clone(), self.lease.name.clone(), self.command());
+        let (core, held) = (self.core.clone(), self.held());
         let (ticket, until) = (self.ticket, self.tenure.term().until);
         async move {
             let mut pause = Duration::from_millis(50);
             while Instant::now() < until {
                 sleep(pause).await;
-                if let Ok(answer) = core.store.release(&name, command.clone()).await {
-                    if let Ok(lease) = &answer.outcome {
-                        core.report_ended(EventKind::Released, lease, answer.now);
-                        core.held.ended(&name, lease.fence);
-                    }
-                    core.report_expired(answer.expired.as_ref());
+                if core.store.release(held.clone()).await.is_ok() {
                     break;
                 }
                 pause = (pause * 2).min(Duration::from_secs(1));
@@ -156,7 +151,7 @@ impl LeaseGuard {
     fn let_go(&mut self) {
         self.stop_renewal();
         if std::mem::take(&mut self.is_watched) {
-            self.core.held.let_go(&self.lease, self.ticket);
+            self.core.node.held.let_go(&self.lease, self.ticket);
         }
     }
 
@@ -168,9 +163,9 @@ impl LeaseGuard {
     }
 
     fn report(&self, kind: EventKind) {
-        self.core.reporter.report(
+        self.core.node.reporter.report(
             kind,
-            &self.lease.name,
+            self.lease.name(),
             Some(self.lease.fence),
             Some(self.granted.elapsed()),
         );
@@ -182,9 +177,17 @@ impl Drop for LeaseGuard {
         self.let_go();
         self.tenure.end();
         if self.is_ours {
-            self.core.store.abandon(&self.lease.name, self.ticket);
-            self.report(EventKind::Abandoned);
+            self.core.store.abandon(self.lease.name(), self.ticket);
         }
+    }
+}
+
+/// The one lease that a guard means.
+fn held(lease: &Lease) -> Held {
+    Held {
+        name: lease.name().clone(),
+        owner: lease.owner.clone(),
+        fence: Some(lease.fence),
     }
 }
 
@@ -207,12 +210,7 @@ impl Renewal {
             if self.tenure.is_lost() {
                 return self.lose();
             }
-            let command = Extend {
-                owner: self.lease.owner.clone(),
-                fence: Some(self.lease.fence),
-                ttl: self.ttl,
-            };
-            match self.core.extend(&self.lease.name, command).await {
+            match self.core.extend(held(&self.lease), self.ttl).await {
                 // The answer has moved the end of the lease, unless it came after that: lost stays lost.
                 Ok(answer) if answer.outcome.is_ok() && !self.tenure.is_lost() => pause = ttl / 3,
                 Ok(_) => return self.lose(),
@@ -226,8 +224,9 @@ impl Renewal {
         if self.tenure.lose() {
             let fence = Some(self.lease.fence);
             self.core
+                .node
                 .reporter
-                .report(EventKind::Lost, &self.lease.name, fence, None);
+                .report(EventKind::Lost, self.lease.name(), fence, None);
         }
     }
 }

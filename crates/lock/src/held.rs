@@ -4,16 +4,19 @@
 //! owner's token. The service learns of that from the answer of the store, and looks here whose guard it concerns.
 
 use std::collections::hash_map::RandomState;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::event::{EventKind, Reporter};
 use crate::tenure::{Tenure, Term};
-use crate::{Fence, Lease, LockName, Ticket};
+use crate::{Fence, Lease, LockName, Locks, Ticket};
 
 /// Enough that two cores seldom meet.
 const SHARDS: usize = 16;
+
+/// How many ended leases of a key are kept for calls on their way. A guard that misses one is lost by its own clock.
+const MAX_ENDED: usize = 64;
 
 /// All of them. A grant costs three short critical sections, and no allocation beyond the growth of the maps.
 #[derive(Debug)]
@@ -35,8 +38,8 @@ struct Shard {
 #[derive(Debug, Default)]
 struct Calls {
     count: usize,
-    /// The largest fence of a lease that has ended. Leases of smaller fences have ended before it.
-    ended: Option<Fence>,
+    /// The last leases that have ended.
+    ended: VecDeque<Fence>,
     extended: Option<(Fence, Term)>,
 }
 
@@ -49,49 +52,60 @@ impl HeldLeases {
         }
     }
 
-    /// A call for this lock is on its way.
-    pub(crate) fn call_began(&self, name: &LockName) {
-        let mut shard = self.shard(name);
-        shard.calls.entry(name.clone()).or_default().count += 1;
+    /// A call for these keys is on its way.
+    pub(crate) fn call_began(&self, locks: &Locks) {
+        for name in locks.names() {
+            let mut shard = self.shard(name);
+            shard.calls.entry(name.clone()).or_default().count += 1;
+        }
     }
 
     /// It has its outcome; a guard that it got is [held](Self::hold) by now.
-    pub(crate) fn call_ended(&self, name: &LockName) {
-        let mut shard = self.shard(name);
-        if let Some(calls) = shard.calls.get_mut(name) {
-            calls.count -= 1;
-            if calls.count == 0 {
-                shard.calls.remove(name);
+    pub(crate) fn call_ended(&self, locks: &Locks) {
+        for name in locks.names() {
+            let mut shard = self.shard(name);
+            if let Some(calls) = shard.calls.get_mut(name) {
+                calls.count -= 1;
+                if calls.count == 0 {
+                    shard.calls.remove(name);
+                }
             }
         }
     }
 
     /// A guard has this lease from now on.
     pub(crate) fn hold(&self, lease: &Lease, ticket: Ticket, tenure: &Tenure) {
-        let mut shard = self.shard(&lease.name);
-        if let Some(calls) = shard.calls.get(&lease.name) {
-            if let Some((_, term)) = calls.extended.filter(|(fence, _)| *fence == lease.fence) {
-                tenure.extend(&term);
+        for name in lease.locks.names() {
+            let mut shard = self.shard(name);
+            if let Some(calls) = shard.calls.get(name) {
+                if let Some((_, term)) = calls.extended.filter(|(fence, _)| *fence == lease.fence) {
+                    tenure.extend(&term);
+                }
+                if calls.ended.contains(&lease.fence) && tenure.lose() {
+                    self.report_lost(lease.name(), lease.fence);
+                }
             }
-            if calls.ended >= Some(lease.fence) && tenure.lose() {
-                self.report_lost(&lease.name, lease.fence);
-            }
+            let key = (lease.fence, name.clone(), ticket);
+            shard.guards.insert(key, tenure.clone());
         }
-        let key = (lease.fence, lease.name.clone(), ticket);
-        shard.guards.insert(key, tenure.clone());
     }
 
     /// The guard has given its lease back, or is about to.
     pub(crate) fn let_go(&self, lease: &Lease, ticket: Ticket) {
-        let key = (lease.fence, lease.name.clone(), ticket);
-        self.shard(&lease.name).guards.remove(&key);
+        for name in lease.locks.names() {
+            let key = (lease.fence, name.clone(), ticket);
+            self.shard(name).guards.remove(&key);
+        }
     }
 
-    /// The store says that this lease is over.
+    /// The store says that the lease of this key and fence is over.
     pub(crate) fn ended(&self, name: &LockName, fence: Fence) {
         let mut shard = self.shard(name);
         if let Some(calls) = shard.calls.get_mut(name) {
-            calls.ended = calls.ended.max(Some(fence));
+            if calls.ended.len() == MAX_ENDED {
+                calls.ended.pop_front();
+            }
+            calls.ended.push_back(fence);
         }
         let lost = shard.guards_of(name, fence).filter(|guard| guard.lose());
         let lost = lost.count();
@@ -101,7 +115,7 @@ impl HeldLeases {
         }
     }
 
-    /// The store says that this lease has another end.
+    /// The store says that the lease of this key and fence has another end.
     pub(crate) fn extended(&self, name: &LockName, fence: Fence, term: &Term) {
         let mut shard = self.shard(name);
         if let Some(calls) = shard.calls.get_mut(name) {
@@ -157,9 +171,10 @@ mod tests {
 
     fn lease(fence: u64) -> Lease {
         Lease {
-            name: LockName::global(&LockKey::parse("k").unwrap()),
+            locks: Locks::exclusive(LockName::global(&LockKey::parse("k").unwrap())),
             owner: Owner::parse("a").unwrap(),
             caller: None,
+            note: None,
             fence: Fence::new(fence).unwrap(),
             acquired_at: Timestamp::from_millis(0),
             expires_at: Timestamp::from_millis(60_000),
@@ -167,8 +182,10 @@ mod tests {
     }
 
     fn term(seconds: u64) -> Term {
+        let until = Instant::now() + Duration::from_secs(seconds);
         Term {
-            until: Instant::now() + Duration::from_secs(seconds),
+            ends: until,
+            until,
             expires_at: Timestamp::from_millis(seconds * 1_000),
             sent: Instant::now(),
             read: Timestamp::from_millis(1),
@@ -186,9 +203,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_overtakes_a_grant_is_remembered_until_its_call_has_ended() {
         let held = leases();
-        let name = lease(1).name;
-        held.call_began(&name);
-        held.call_began(&name);
+        let (locks, name) = (lease(1).locks, lease(1).name().clone());
+        held.call_began(&locks);
+        held.call_began(&locks);
         held.extended(&name, lease(7).fence, &term(5));
         let tenure = Tenure::new(term(60));
         held.hold(&lease(7), Ticket(1), &tenure);
@@ -197,8 +214,8 @@ mod tests {
         let next = Tenure::new(term(60));
         held.hold(&lease(8), Ticket(2), &next);
         assert!(next.is_lost());
-        held.call_ended(&name);
-        held.call_ended(&name);
+        held.call_ended(&locks);
+        held.call_ended(&locks);
         held.let_go(&lease(7), Ticket(1));
         held.let_go(&lease(8), Ticket(2));
         assert!(held.is_empty(), "{held:?}");
@@ -215,7 +232,7 @@ mod tests {
         held.hold(&lease(7), Ticket(1), &first);
         held.hold(&lease(7), Ticket(u128::MAX), &second);
         held.hold(&lease(8), Ticket(2), &other);
-        held.ended(&lease(7).name, lease(7).fence);
+        held.ended(lease(7).name(), lease(7).fence);
         let lost = [&first, &second, &other].map(Tenure::is_lost);
         assert_eq!(lost, [true, true, false]);
         assert_eq!(held.reporter.stats().count(EventKind::Lost), 2);

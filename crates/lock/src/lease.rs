@@ -1,16 +1,21 @@
 //! One grant of a lock to one owner.
 
-use crate::{Caller, Fence, LockName, Owner, Timestamp};
+use serde::{Deserialize, Serialize};
 
-/// The right to be the only one, from `acquired_at` until `expires_at` by the store's clock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+use crate::model::Locks;
+use crate::{Caller, Fence, LockName, Note, Owner, Timestamp};
+
+/// The right to one key or several, as the only one or beside others, from `acquired_at` until `expires_at` by the store's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Which lock.
-    pub name: LockName,
+    /// Which keys, and how much of each.
+    pub locks: Locks,
     /// Whose token it takes to release or extend it.
     pub owner: Owner,
     /// Who took it, where the server knows its callers.
     pub caller: Option<Caller>,
+    /// What it is for, for people.
+    pub note: Option<Note>,
     /// Grows with every grant: what the protected resource checks.
     pub fence: Fence,
     /// When it was granted.
@@ -25,8 +30,8 @@ impl Lease {
         self.expires_at > now
     }
 
-    /// Whether this is the lease that a caller means by its owner and, where given, its fence (property S3).
-    pub(crate) fn belongs_to(&self, owner: &Owner, fence: Option<Fence>) -> bool {
-        self.owner == *owner && fence.is_none_or(|fence| fence == self.fence)
+    /// Its first key: that of a lease with one key, and any one where that is enough.
+    pub fn name(&self) -> &LockName {
+        self.locks.first()
     }
 }

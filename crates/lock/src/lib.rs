@@ -1,6 +1,6 @@
 //! The lock domain of the Forrst server: what a lock is, what a store must do, and how callers wait.
 //!
-//! - [`state`] is the specification: a pure state machine over one key.
+//! - [`model`] is the specification: pure steps over keys, for exclusive, shared, limited and multi-key locks alike.
 //! - [`LockStore`] is where locks live. Its documentation is the contract that every store fulfils, and
 //!   [`contract`] (feature `contract`) is the suite that proves it.
 //! - [`LockService`] is what a server uses: waiting, renewal, notice of loss and cleaning up after callers
@@ -15,36 +15,38 @@ mod fence;
 mod guard;
 mod held;
 mod lease;
+pub mod model;
 mod name;
+mod node;
 mod owner;
 mod pending;
 mod secret;
+mod serial;
 mod service;
-pub mod state;
 mod storage_key;
 mod store;
 mod tenure;
 mod time;
 mod unreleased;
-mod waiter;
+mod waiters;
 
 #[cfg(feature = "contract")]
 pub mod contract;
 
 pub use event::{Event, EventKind, Events, KeyStyle, Observer, Stats};
-pub use fence::{Fence, InvalidFence};
+pub use fence::{Fence, Fences, InvalidFence};
 pub use guard::{LeaseGuard, ReleaseOutcome};
 pub use lease::Lease;
+pub use model::{Kind, Locks, NotHeld, ReleaseMemory, Share, Wake};
 pub use name::{InvalidText, LockKey, LockName};
-pub use owner::{Attempt, Caller, Owner, Ticket};
+pub use node::{Node, Nodes};
+pub use owner::{Attempt, Caller, NodeId, Note, Owner, Ticket};
 pub use secret::Secret;
 pub use service::{AcquireOutcome, AcquireRequest, Config, LockError, LockService, WaiterLimit};
-pub use state::{NotHeld, ReleaseMemory, Wake};
 pub use storage_key::StorageKey;
 pub use store::{
-    Answer, Capabilities, ListError, ListRequest, LockStatus, LockStore, Page, Settled, StoreError,
-    Waiting,
+    Answer, Capabilities, Counts, ListError, ListRequest, LockStatus, LockStore, LockStoreExt,
+    Page, StoreError, Waiter,
 };
 pub use tenure::LossNotice;
 pub use time::{InvalidTtl, Timestamp, Ttl};
-pub use waiter::Waiter;

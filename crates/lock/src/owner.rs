@@ -82,6 +82,42 @@ impl Caller {
     }
 }
 
+/// What a lock is held for, for people: 1 to 255 bytes. It is no secret.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Note(Arc<str>);
+
+impl Note {
+    /// The longest note.
+    pub const MAX_BYTES: usize = 255;
+
+    /// Checks what a caller sent.
+    pub fn parse(raw: &str) -> Result<Self, InvalidText> {
+        check(raw, Self::MAX_BYTES)?;
+        Ok(Self(raw.into()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One of the processes that share a store.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(Arc<str>);
+
+impl NodeId {
+    /// A node of this name. No two processes that share a store have the same.
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// Tells one call from every other, over all processes that share a store.
 ///
 /// A call that is given up takes back what its own ticket brought, and never what a repetition of the same

@@ -7,47 +7,53 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::event::EventKind;
+use crate::model::{Abandoned, Wake};
 use crate::service::{Core, came_too_late, retry_after};
-use crate::state::Wake;
-use crate::store::Answer;
+use crate::store::{Answer, LockStoreExt};
 use crate::tenure::{Term, local_end};
 use crate::{
-    AcquireOutcome, Lease, LeaseGuard, LockError, LockName, StoreError, Ticket, Timestamp,
+    AcquireOutcome, Lease, LeaseGuard, LockError, LockName, Locks, StoreError, Ticket, Timestamp,
 };
 
 /// How long the store has to say when it is worth asking again. The answer itself is known, and must not wait for it.
 const HINT_TIME: Duration = Duration::from_millis(200);
 
-/// One of the places for those who wait, free again when dropped.
-pub(crate) struct WaitingPlace {
+/// A permit to wait, given back when dropped.
+pub(crate) struct WaitPermit {
     core: Arc<Core>,
+    ticket: Ticket,
     wake: oneshot::Receiver<Wake>,
-    /// The key whose alarm is kept for this place.
-    joined: Option<LockName>,
+    /// The keys whose alarms are kept for this call.
+    joined: Option<Locks>,
 }
 
-impl WaitingPlace {
-    pub(crate) fn new(core: Arc<Core>, wake: oneshot::Receiver<Wake>) -> Self {
+impl WaitPermit {
+    /// Notified of the end of the wait from now on. To be called before the store knows of the call.
+    pub(crate) fn new(core: Arc<Core>, ticket: Ticket) -> Self {
+        let wake = core.node.waiters.add(ticket);
         Self {
             core,
+            ticket,
             wake,
             joined: None,
         }
     }
 
-    /// From now on the key has an alarm, as long as anybody waits for it.
-    pub(crate) fn join_clock(mut self, name: &LockName) -> Self {
-        self.core.clock.join(name);
-        self.joined = Some(name.clone());
-        self
+    /// From now on the keys have an alarm, as long as any call waits for them.
+    pub(crate) fn join_clock(&mut self, locks: &Locks) {
+        for name in locks.names() {
+            self.core.node.clock.join(name);
+        }
+        self.joined = Some(locks.clone());
     }
 }
 
-impl Drop for WaitingPlace {
+impl Drop for WaitPermit {
     fn drop(&mut self) {
-        self.core.leave_waiting_place();
-        if let Some(name) = &self.joined {
-            self.core.clock.leave(name);
+        self.core.node.waiters.remove(self.ticket);
+        self.core.give_back_wait_permit();
+        for name in self.joined.iter().flat_map(Locks::names) {
+            self.core.node.clock.leave(name);
         }
     }
 }
@@ -55,38 +61,46 @@ impl Drop for WaitingPlace {
 /// A call on its way. Dropped before it has its outcome, it takes back whatever it got.
 pub(crate) struct Pending {
     core: Arc<Core>,
-    pub(crate) name: LockName,
+    pub(crate) locks: Locks,
     pub(crate) ticket: Ticket,
-    undo: bool,
+    rolls_back: bool,
 }
 
 impl Pending {
-    pub(crate) fn new(core: Arc<Core>, name: LockName) -> Self {
+    pub(crate) fn new(core: Arc<Core>, locks: Locks) -> Self {
         let ticket = core.next_ticket();
-        core.held.call_began(&name);
+        core.node.held.call_began(&locks);
         Self {
             core,
-            name,
+            locks,
             ticket,
-            undo: true,
+            rolls_back: true,
         }
+    }
+
+    fn name(&self) -> &LockName {
+        self.locks.first()
     }
 
     /// `anchor` ties the two clocks: the store read `anchor.1` no earlier than `anchor.0` was here.
     pub(crate) async fn wait(
         self,
-        mut place: WaitingPlace,
+        mut permit: WaitPermit,
         deadline: Instant,
         anchor: (Instant, Timestamp),
+        blocked_by: Vec<LockName>,
     ) -> Result<AcquireOutcome, LockError> {
         let wake = tokio::select! {
             biased;
-            wake = &mut place.wake => wake,
+            wake = &mut permit.wake => wake,
             () = self.core.closed() => return Err(LockError::Closed),
             () = sleep_until(deadline) => {
                 // From here on no grant can come in any more; one that just came is taken.
-                place.wake.close();
-                Ok(place.wake.try_recv().unwrap_or(Wake::TimedOut))
+                permit.wake.close();
+                match permit.wake.try_recv() {
+                    Ok(wake) => Ok(wake),
+                    Err(_) => return self.time_out(anchor.0, blocked_by).await,
+                }
             }
         };
         match wake {
@@ -94,17 +108,14 @@ impl Pending {
                 let (sent, read) = anchor;
                 // Should the store's clock have jumped since, the lease is no longer than its ttl from now.
                 let ttl = lease.expires_at.remaining(lease.acquired_at);
-                let until = local_end(sent, lease.expires_at.remaining(read), ttl).min(local_end(
-                    Instant::now(),
-                    ttl,
-                    ttl,
-                ));
+                let left = lease.expires_at.remaining(read);
+                let at_most = Instant::now();
+                let until = local_end(sent, left, ttl).min(local_end(at_most, ttl, ttl));
                 if came_too_late(until, ttl) {
                     return Err(self.came_too_late());
                 }
-                self.core
-                    .report(EventKind::GrantedAfterWait, &lease, Some(sent.elapsed()));
                 let term = Term {
+                    ends: (sent + left).min(at_most + ttl),
                     until,
                     expires_at: lease.expires_at,
                     sent,
@@ -112,11 +123,17 @@ impl Pending {
                 };
                 Ok(AcquireOutcome::Granted(self.granted(lease, term)))
             }
-            Ok(Wake::TimedOut) => self.timed_out(anchor.0).await,
-            Ok(Wake::Superseded) => {
-                let retry_after = self.retry_after().await;
+            Ok(Wake::TimedOut(obstacle)) => {
+                let now = anchor.1 + anchor.0.elapsed();
+                Ok(self.timed_out(
+                    anchor.0,
+                    obstacle.blocked_by,
+                    obstacle.look_at.remaining(now),
+                ))
+            }
+            Ok(Wake::Withdrawn) => {
                 self.ended(EventKind::GivenUp);
-                Ok(AcquireOutcome::Superseded { retry_after })
+                Ok(AcquireOutcome::Withdrawn)
             }
             Ok(Wake::FencesExhausted) => {
                 self.failed();
@@ -129,39 +146,49 @@ impl Pending {
         }
     }
 
-    async fn timed_out(mut self, since: Instant) -> Result<AcquireOutcome, LockError> {
-        self.leave();
-        self.core
-            .reporter
-            .report(EventKind::TimedOut, &self.name, None, Some(since.elapsed()));
-        let retry_after = self.retry_after().await;
-        Ok(AcquireOutcome::TimedOut { retry_after })
+    /// Leaves the queue, and says what was in the way: if the store does not, what was at first.
+    async fn time_out(
+        mut self,
+        since: Instant,
+        blocked_by: Vec<LockName>,
+    ) -> Result<AcquireOutcome, LockError> {
+        let leave = self.core.store.leave(self.name(), self.ticket);
+        let answer = timeout(HINT_TIME, leave).await;
+        if let Ok(Ok(Answer { outcome, now })) = answer {
+            self.rolls_back = false;
+            if let Abandoned::LeftQueue(obstacle) = outcome {
+                let left = obstacle.look_at.remaining(now);
+                return Ok(self.timed_out(since, obstacle.blocked_by, left));
+            }
+        }
+        Ok(self.timed_out(since, blocked_by, Duration::ZERO))
     }
 
-    /// When asking again is worth it for one who has waited.
-    async fn retry_after(&self) -> Duration {
-        let status = self.core.store.inspect(&self.name);
-        let left = match timeout(HINT_TIME, status).await {
-            Ok(Ok(Answer {
-                outcome: Some(status),
-                now,
-                ..
-            })) => status.lease.expires_at.remaining(now),
-            // Free by now, or the store does not say: soon.
-            _ => Duration::ZERO,
-        };
-        retry_after(left)
+    fn timed_out(
+        mut self,
+        since: Instant,
+        blocked_by: Vec<LockName>,
+        left: Duration,
+    ) -> AcquireOutcome {
+        self.leave();
+        let waited = Some(since.elapsed());
+        let reporter = &self.core.node.reporter;
+        reporter.report(EventKind::TimedOut, self.name(), None, waited);
+        AcquireOutcome::TimedOut {
+            blocked_by,
+            retry_after: retry_after(left),
+        }
     }
 
     pub(crate) fn granted(mut self, lease: Lease, term: Term) -> LeaseGuard {
-        self.undo = false;
+        self.rolls_back = false;
         LeaseGuard::new(self.core.clone(), lease, self.ticket, term)
     }
 
-    /// It has its outcome, and nothing to undo.
+    /// It has its outcome, and nothing to roll back.
     pub(crate) fn ended(mut self, how: EventKind) {
-        self.undo = false;
-        self.core.count(how, &self.name);
+        self.rolls_back = false;
+        self.core.count(how, self.locks.first());
     }
 
     /// The grant was on its way for longer than its lease lasts.
@@ -173,24 +200,25 @@ impl Pending {
     /// The store failed, and may have done something all the same.
     pub(crate) fn failed(mut self) {
         self.leave();
-        self.core.count(EventKind::AcquireFailed, &self.name);
+        self.core
+            .count(EventKind::AcquireFailed, self.locks.first());
     }
 
     /// Whether there was anything to leave.
     fn leave(&mut self) -> bool {
-        let undo = std::mem::take(&mut self.undo);
-        if undo {
-            self.core.store.abandon(&self.name, self.ticket);
+        let rolls_back = std::mem::take(&mut self.rolls_back);
+        if rolls_back {
+            self.core.store.abandon(self.locks.first(), self.ticket);
         }
-        undo
+        rolls_back
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
         if self.leave() {
-            self.core.count(EventKind::GivenUp, &self.name);
+            self.core.count(EventKind::GivenUp, self.locks.first());
         }
-        self.core.held.call_ended(&self.name);
+        self.core.node.held.call_ended(&self.locks);
     }
 }

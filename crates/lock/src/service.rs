@@ -1,26 +1,30 @@
 //! Locks as a server uses them: waiting, limits, expiry and clean-up over any store.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::alarm::{Alarm, AlarmClock};
+use crate::alarm::AlarmClock;
 use crate::event::{EventKind, Events, KeyStyle, Observer, Reporter, Stats};
 use crate::expiry::{Expiry, until_next_look};
 use crate::held::HeldLeases;
-use crate::pending::{Pending, WaitingPlace};
-use crate::state::{Acquire, Acquired, Claim, Extend, ForceRelease, NotHeld, Release, Wait};
+use crate::model::{
+    Acquire, Acquired, Claim, End, Held, NotHeld, Obstacle, Transition, Wait, Wake, Withdrawn,
+};
+use crate::node::Node;
+use crate::pending::{Pending, WaitPermit};
 use crate::store::{
-    Answer, ListError, ListRequest, LockStatus, LockStore, Page, StoreError, Waiting,
+    Answer, ListError, ListRequest, LockStatus, LockStore, LockStoreExt, Page, StoreError, Waiter,
 };
 use crate::tenure::{Term, local_end};
 use crate::unreleased::Unreleased;
+use crate::waiters::Waiters;
 use crate::{
-    Attempt, Caller, Fence, Lease, LeaseGuard, LockName, Owner, Ticket, Timestamp, Ttl, Waiter,
+    Attempt, Caller, Fence, Lease, LeaseGuard, LockName, Locks, Note, Owner, Ticket, Timestamp, Ttl,
 };
 
 /// Limits and habits of a [`LockService`].
@@ -54,11 +58,9 @@ pub struct LockService {
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) store: Arc<dyn LockStore>,
-    pub(crate) reporter: Arc<Reporter>,
-    pub(crate) held: Arc<HeldLeases>,
+    pub(crate) node: Arc<LocalNode>,
     pub(crate) unreleased: Unreleased,
     config: Config,
-    pub(crate) clock: Arc<AlarmClock>,
     waiting: AtomicUsize,
     closed: watch::Sender<bool>,
     first_ticket: u128,
@@ -66,15 +68,27 @@ pub(crate) struct Core {
     expiry: AbortHandle,
 }
 
+/// What the store notifies: those who wait here, the guards, and whoever counts.
+#[derive(Debug)]
+pub(crate) struct LocalNode {
+    pub(crate) waiters: Waiters,
+    pub(crate) held: HeldLeases,
+    pub(crate) clock: Arc<AlarmClock>,
+    pub(crate) reporter: Arc<Reporter>,
+    is_shared: bool,
+}
+
 /// What a caller asks for.
 #[derive(Debug, Clone)]
 pub struct AcquireRequest {
-    /// Which lock.
-    pub name: LockName,
+    /// Which keys, and how much of each.
+    pub locks: Locks,
     /// Whose lease it becomes.
     pub owner: Owner,
     /// Who asks, where the server knows its callers.
     pub caller: Option<Caller>,
+    /// What it is for, for people.
+    pub note: Option<Note>,
     /// How long the lease lasts from its grant.
     pub ttl: Ttl,
     /// How long to wait when it is held; at once when omitted.
@@ -88,28 +102,33 @@ pub struct AcquireRequest {
 pub enum AcquireOutcome {
     /// The lock.
     Granted(LeaseGuard),
-    /// Somebody else holds it, and the caller did not want to wait.
+    /// It cannot be had now, and the caller did not want to wait.
     Held {
-        /// When asking again is worth it: with jitter, and not after the holder's expiry.
+        /// The keys in the way.
+        blocked_by: Vec<LockName>,
+        /// When asking again is worth it: with jitter, and not after the end of a lease in the way.
         retry_after: Duration,
     },
-    /// Somebody else held it for as long as the caller wanted to wait.
+    /// It could not be had for as long as the caller wanted to wait.
     TimedOut {
+        /// The keys in the way.
+        blocked_by: Vec<LockName>,
         /// When asking again is worth it.
         retry_after: Duration,
     },
-    /// Somebody else holds it, and too many wait already.
+    /// It cannot be had now, and too many wait already.
     TooManyWaiters {
         /// Which of the two limits is reached.
         limit: WaiterLimit,
+        /// The keys in the way.
+        blocked_by: Vec<LockName>,
         /// When asking again is worth it.
         retry_after: Duration,
     },
-    /// A repetition of this attempt has taken its place in the queue.
-    Superseded {
-        /// When asking again is worth it.
-        retry_after: Duration,
-    },
+    /// The attempt was withdrawn.
+    Withdrawn,
+    /// The attempt is known, with other keys or other kinds.
+    AnotherAttempt,
 }
 
 /// A limit on how many may wait.
@@ -158,23 +177,26 @@ impl LockService {
         config: Config,
         observer: Option<Arc<dyn Observer>>,
     ) -> Self {
-        let clock = Arc::new(AlarmClock::default());
         let reporter = Arc::new(Reporter::new(config.keys, store.secret(), observer));
-        let held = Arc::new(HeldLeases::new(reporter.clone()));
+        let node = Arc::new(LocalNode {
+            waiters: Waiters::default(),
+            held: HeldLeases::new(reporter.clone()),
+            clock: Arc::new(AlarmClock::default()),
+            reporter,
+            is_shared: store.capabilities().shared,
+        });
+        let weak: Weak<LocalNode> = Arc::downgrade(&node);
+        store.subscribe(weak);
         let expiry = Expiry {
             store: store.clone(),
-            reporter: reporter.clone(),
-            held: held.clone(),
-            clock: clock.clone(),
+            clock: node.clock.clone(),
         };
         Self {
             core: Arc::new(Core {
                 store,
-                reporter,
-                held,
+                node,
                 unreleased: Unreleased::default(),
                 config,
-                clock,
                 waiting: AtomicUsize::new(0),
                 closed: watch::Sender::new(false),
                 first_ticket: Ticket::random().0,
@@ -190,163 +212,178 @@ impl LockService {
     pub async fn acquire(&self, request: AcquireRequest) -> Result<AcquireOutcome, LockError> {
         let core = &self.core;
         let AcquireRequest {
-            name,
+            locks,
             owner,
             caller,
+            note,
             ttl,
             wait,
             attempt,
         } = request;
-        let pending = Pending::new(core.clone(), name);
-        let place = wait.and_then(|timeout| core.waiting_place(&pending.name, ttl, timeout));
-        let (wait_in_store, place) = place.unzip();
-        let claim = Claim {
-            owner,
-            caller,
-            attempt,
+        let pending = Pending::new(core.clone(), locks.clone());
+        let permit = wait.and_then(|_| core.wait_permit(pending.ticket));
+        let acquire = Acquire {
+            claim: Claim {
+                locks,
+                owner,
+                caller,
+                note,
+                attempt,
+                ttl,
+            },
             ticket: pending.ticket,
-            ttl,
+            node: None,
+            wait: wait.filter(|_| permit.is_some()).map(|timeout| Wait {
+                timeout,
+                max_queue: core.config.max_waiters_per_key,
+                again: None,
+            }),
         };
         let sent = Instant::now();
-        let command = Acquire {
-            claim,
-            wait: wait_in_store,
-        };
-        let answer = match core.store.acquire(&pending.name, command).await {
+        let Answer { outcome, now } = match core.store.acquire(acquire).await {
             Ok(answer) => answer,
             Err(error) => {
                 match error {
-                    StoreError::NotDone(_) => pending.ended(EventKind::AcquireFailed),
                     StoreError::MaybeDone(_) => pending.failed(),
+                    StoreError::NotDone(_) | StoreError::Unsupported(_) => {
+                        pending.ended(EventKind::AcquireFailed);
+                    }
                 }
                 return Err(error.into());
             }
         };
-        core.report_expired(answer.expired.as_ref());
-        let expires_at = match answer.outcome {
+        let Obstacle {
+            blocked_by,
+            look_at,
+        } = match &outcome {
             Acquired::Granted(lease) => {
                 // Not the ttl: a repeated attempt gets a lease of which some time is gone.
-                let left = lease.expires_at.remaining(answer.now);
+                let left = lease.expires_at.remaining(now);
                 let until = local_end(sent, left, ttl.as_duration());
                 if came_too_late(until, ttl.as_duration()) {
                     return Err(pending.came_too_late());
                 }
-                core.report(EventKind::Acquired, &lease, None);
                 let term = Term {
+                    ends: sent + left,
                     until,
                     expires_at: lease.expires_at,
                     sent,
-                    read: answer.now,
+                    read: now,
                 };
-                return Ok(AcquireOutcome::Granted(pending.granted(lease, term)));
+                return Ok(AcquireOutcome::Granted(
+                    pending.granted(lease.clone(), term),
+                ));
             }
             Acquired::FencesExhausted => {
                 pending.ended(EventKind::AcquireFailed);
                 return Err(LockError::FencesExhausted);
             }
-            Acquired::Held { expires_at }
-            | Acquired::QueueFull { expires_at }
-            | Acquired::Queued { expires_at } => expires_at,
+            Acquired::Withdrawn => {
+                pending.ended(EventKind::GivenUp);
+                return Ok(AcquireOutcome::Withdrawn);
+            }
+            Acquired::TimedOut => {
+                pending.ended(EventKind::TimedOut);
+                return Ok(AcquireOutcome::TimedOut {
+                    blocked_by: Vec::new(),
+                    retry_after: retry_after(Duration::ZERO),
+                });
+            }
+            Acquired::AnotherAttempt => {
+                pending.ended(EventKind::Refused);
+                return Ok(AcquireOutcome::AnotherAttempt);
+            }
+            Acquired::Held(obstacle)
+            | Acquired::QueueFull(obstacle)
+            | Acquired::Queued { obstacle, .. } => obstacle.clone(),
         };
-        core.count(EventKind::Contended, &pending.name);
-        let left = expires_at.remaining(answer.now);
-        match (answer.outcome, wait, place) {
-            (Acquired::Queued { .. }, Some(timeout), Some(place)) => {
-                let place = place.join_clock(&pending.name);
-                core.set_alarm(&pending.name, left);
-                let anchor = (sent, answer.now);
-                pending.wait(place, sent + timeout, anchor).await
+        core.count(EventKind::Contended, pending.locks.first());
+        let left = look_at.remaining(now);
+        match (outcome, wait, permit) {
+            (Acquired::Queued { .. }, Some(timeout), Some(mut permit)) => {
+                permit.join_clock(&pending.locks);
+                core.node.set_alarms(&pending.locks, left);
+                let deadline = sent + timeout;
+                pending
+                    .wait(permit, deadline, (sent, now), blocked_by)
+                    .await
             }
             (outcome, wait, _) => {
                 let retry_after = retry_after(left);
                 Ok(if wait.is_some() {
                     pending.ended(EventKind::TooManyWaiters);
                     let limit = match outcome {
-                        Acquired::QueueFull { .. } => WaiterLimit::OfLock,
+                        Acquired::QueueFull(_) => WaiterLimit::OfLock,
                         _ => WaiterLimit::OfProcess,
                     };
-                    AcquireOutcome::TooManyWaiters { limit, retry_after }
+                    AcquireOutcome::TooManyWaiters {
+                        limit,
+                        blocked_by,
+                        retry_after,
+                    }
                 } else {
                     pending.ended(EventKind::Refused);
-                    AcquireOutcome::Held { retry_after }
+                    AcquireOutcome::Held {
+                        blocked_by,
+                        retry_after,
+                    }
                 })
             }
         }
     }
 
     /// Gives back a lease by its owner's token, and by its fence where one is named.
-    pub async fn release(
-        &self,
-        name: &LockName,
-        owner: Owner,
-        fence: Option<Fence>,
-    ) -> Result<Result<Lease, NotHeld>, StoreError> {
-        let command = Release { owner, fence };
-        let answer = self.core.store.release(name, command).await;
-        let answer = answer.inspect_err(|_| self.core.count(EventKind::ReleaseFailed, name))?;
-        match &answer.outcome {
-            Ok(lease) => {
-                self.core
-                    .report_ended(EventKind::Released, lease, answer.now);
-                self.core.held.ended(name, lease.fence);
-            }
-            Err(why) => {
-                self.core.count(EventKind::ReleaseRefused, name);
-                self.core.refused(name, fence, *why);
-            }
+    pub async fn release(&self, held: Held) -> Result<Result<Lease, NotHeld>, StoreError> {
+        let (name, fence) = (held.name.clone(), held.fence);
+        let answer = self.core.store.release(held).await;
+        let answer = answer.inspect_err(|_| self.core.count(EventKind::ReleaseFailed, &name))?;
+        if let Err(why) = &answer.outcome {
+            self.core.count(EventKind::ReleaseRefused, &name);
+            self.core.refused(&name, fence, *why);
         }
-        Ok(self.core.outcome(answer))
+        Ok(answer.outcome)
     }
 
     /// Lets the lease end a full ttl from now.
-    pub async fn extend(
-        &self,
-        name: &LockName,
-        owner: Owner,
-        fence: Option<Fence>,
-        ttl: Ttl,
-    ) -> Result<Result<Lease, NotHeld>, StoreError> {
-        let command = Extend { owner, fence, ttl };
-        let answer = self.core.extend(name, command).await?;
-        if let Ok(lease) = &answer.outcome {
-            // It may end earlier now than those who wait were told.
-            let left = lease.expires_at.remaining(answer.now);
-            self.core.set_alarm(name, left);
-        }
-        Ok(self.core.outcome(answer))
+    pub async fn extend(&self, held: Held, ttl: Ttl) -> Result<Result<Lease, NotHeld>, StoreError> {
+        Ok(self.core.extend(held, ttl).await?.outcome)
     }
 
-    /// Ends the lease, whichever owner has it; only that of the fence where one is named.
+    /// Ends every lease on a key, in one step; only those of some fences where any is named.
     pub async fn force_release(
         &self,
         name: &LockName,
-        fence: Option<Fence>,
-    ) -> Result<Result<Lease, NotHeld>, StoreError> {
-        let command = ForceRelease { fence };
-        let answer = self.core.store.force_release(name, command).await;
+        fences: impl IntoIterator<Item = Fence> + Send,
+    ) -> Result<Result<Vec<Lease>, NotHeld>, StoreError> {
+        let answer = self.core.store.force_release(name, fences).await;
         let answer = answer.inspect_err(|_| self.core.count(EventKind::ReleaseFailed, name))?;
-        if let Ok(lease) = &answer.outcome {
-            self.core.report_ended(EventKind::Forced, lease, answer.now);
-            self.core.held.ended(name, lease.fence);
-        }
-        Ok(self.core.outcome(answer))
+        Ok(answer.outcome)
     }
 
-    /// The lock if it is held, and the store's time of the look.
-    pub async fn inspect(
+    /// Takes back an attempt whose outcome its caller does not know.
+    pub async fn withdraw(
         &self,
         name: &LockName,
-    ) -> Result<(Option<LockStatus>, Timestamp), StoreError> {
+        owner: Owner,
+        attempt: Attempt,
+    ) -> Result<Withdrawn, StoreError> {
+        let answer = self.core.store.withdraw(name, owner, attempt).await;
+        let answer = answer.inspect_err(|_| self.core.count(EventKind::ReleaseFailed, name))?;
+        Ok(answer.outcome)
+    }
+
+    /// The state of one key, and the store's time of it.
+    pub async fn inspect(&self, name: &LockName) -> Result<(LockStatus, Timestamp), StoreError> {
         let answer = self.core.store.inspect(name).await?;
         Ok((answer.outcome, answer.now))
     }
 
-    /// Who waits for a lock, the next one first, and the store's time of the look.
+    /// The claims that wait for a lock, the next one first, and the store's time of it.
     pub async fn queue(
         &self,
         name: &LockName,
         limit: usize,
-    ) -> Result<(Vec<Waiting>, Timestamp), StoreError> {
+    ) -> Result<(Vec<Waiter>, Timestamp), StoreError> {
         let answer = self.core.store.queue(name, limit).await?;
         Ok((answer.outcome, answer.now))
     }
@@ -368,12 +405,12 @@ impl LockService {
 
     /// How often what has happened.
     pub fn stats(&self) -> &Stats {
-        self.core.reporter.stats()
+        self.core.node.reporter.stats()
     }
 
     /// What happens from now on.
     pub fn events(&self) -> Events {
-        self.core.reporter.subscribe()
+        self.core.node.reporter.subscribe()
     }
 
     /// Sends away everyone who waits, and lets nobody wait any more. Leases that are held stay held.
@@ -392,44 +429,82 @@ impl LockService {
     }
 }
 
+impl LocalNode {
+    /// Rings when a lease that is in the way of calls for these keys has ended.
+    fn set_alarms(&self, locks: &Locks, left: Duration) {
+        let at = Instant::now() + until_next_look(self.is_shared, left);
+        for name in locks.names() {
+            self.clock.set(name, at);
+        }
+    }
+
+    fn report(&self, kind: EventKind, lease: &Lease, after: Option<Duration>) {
+        self.reporter
+            .report(kind, lease.name(), Some(lease.fence), after);
+    }
+}
+
+impl Node for LocalNode {
+    fn wake(&self, ticket: Ticket, wake: Wake) -> bool {
+        if let Wake::Granted(lease) = &wake {
+            // For those who wait behind it, also if its own future is never polled again.
+            self.set_alarms(&lease.locks, lease.expires_at.remaining(lease.acquired_at));
+        }
+        self.waiters.wake(ticket, wake)
+    }
+
+    fn changed(&self, transition: &Transition, now: Timestamp) {
+        match transition {
+            Transition::Granted {
+                lease,
+                waited_since,
+                ..
+            } => {
+                if lease.fence >= Fence::WARN {
+                    tracing::warn!(fence = %lease.fence, "fencing tokens are running out");
+                }
+                let waited = waited_since.map(|since| now.remaining(since));
+                let kind = match waited {
+                    Some(_) => EventKind::GrantedAfterWait,
+                    None => EventKind::Acquired,
+                };
+                self.report(kind, lease, waited);
+            }
+            Transition::Extended { lease, .. } => {
+                self.report(EventKind::Extended, lease, None);
+                // It may end earlier now than those who wait were told.
+                self.set_alarms(&lease.locks, lease.expires_at.remaining(now));
+            }
+            Transition::Ended { lease, cause, .. } => {
+                let kind = match cause {
+                    End::Released => EventKind::Released,
+                    End::Forced => EventKind::Forced,
+                    End::Expired => EventKind::Expired,
+                    End::Abandoned | End::Unconfirmed => EventKind::Abandoned,
+                };
+                let end = now.min(lease.expires_at);
+                self.report(kind, lease, Some(end.remaining(lease.acquired_at)));
+                for name in lease.locks.names() {
+                    self.held.ended(name, lease.fence);
+                }
+            }
+            Transition::Confirmed { .. } | Transition::Woken { .. } => {}
+        }
+    }
+}
+
 impl Core {
-    /// A place among those who wait, and what the store needs to reach it; none when there are too many.
-    fn waiting_place(
-        self: &Arc<Self>,
-        name: &LockName,
-        ttl: Ttl,
-        timeout: Duration,
-    ) -> Option<(Wait<Waiter>, WaitingPlace)> {
+    /// A permit to wait; none when too many wait.
+    fn wait_permit(self: &Arc<Self>, ticket: Ticket) -> Option<WaitPermit> {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.config.max_waiters {
-            self.leave_waiting_place();
+            self.give_back_wait_permit();
             return None;
         }
-        let (waiter, wake) = Waiter::channel();
-        let alarm = Alarm {
-            clock: self.clock.clone(),
-            name: name.clone(),
-            after: self.until_next_look(ttl.as_duration()),
-        };
-        let wait = Wait {
-            timeout,
-            max_ahead: self.config.max_waiters_per_key,
-            waiter: waiter.with_alarm(alarm),
-        };
-        let place = WaitingPlace::new(self.clone(), wake);
-        Some((wait, place))
+        Some(WaitPermit::new(self.clone(), ticket))
     }
 
-    pub(crate) fn leave_waiting_place(&self) {
+    pub(crate) fn give_back_wait_permit(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    fn set_alarm(&self, name: &LockName, left: Duration) {
-        let at = Instant::now() + self.until_next_look(left);
-        self.clock.set(name, at);
-    }
-
-    fn until_next_look(&self, left: Duration) -> Duration {
-        until_next_look(self.store.as_ref(), left)
     }
 
     pub(crate) async fn closed(&self) {
@@ -445,69 +520,47 @@ impl Core {
     /// Extends a lease, and reports how that went.
     pub(crate) async fn extend(
         &self,
-        name: &LockName,
-        command: Extend,
+        held: Held,
+        ttl: Ttl,
     ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        let (fence, ttl) = (command.fence, command.ttl.as_duration());
+        let (name, fence) = (held.name.clone(), held.fence);
         let sent = Instant::now();
-        let answer = self.store.extend(name, command).await;
+        let answer = self.store.extend(held, ttl).await;
         match &answer {
-            Ok(answer) => match &answer.outcome {
+            Ok(Answer { outcome, now }) => match outcome {
                 Ok(lease) => {
-                    self.report(EventKind::Extended, lease, None);
+                    let ttl = ttl.as_duration();
                     let term = Term {
+                        ends: sent + ttl,
                         until: local_end(sent, ttl, ttl),
                         expires_at: lease.expires_at,
                         sent,
-                        read: answer.now,
+                        read: *now,
                     };
-                    self.held.extended(name, lease.fence, &term);
+                    for name in lease.locks.names() {
+                        self.node.held.extended(name, lease.fence, &term);
+                    }
                 }
                 Err(why) => {
-                    self.count(EventKind::ExtendRefused, name);
-                    self.refused(name, fence, *why);
+                    self.count(EventKind::ExtendRefused, &name);
+                    self.refused(&name, fence, *why);
                 }
             },
-            Err(_) => self.count(EventKind::ExtendFailed, name),
+            Err(_) => self.count(EventKind::ExtendFailed, &name),
         }
         answer
-    }
-
-    fn outcome<T>(&self, answer: Answer<T>) -> T {
-        self.report_expired(answer.expired.as_ref());
-        answer.outcome
-    }
-
-    pub(crate) fn report_expired(&self, expired: Option<&Lease>) {
-        if let Some(lease) = expired {
-            self.reporter.report_expired(lease);
-            self.held.ended(&lease.name, lease.fence);
-        }
     }
 
     /// A lease that is named by its fence and remembered as released is over for certain.
     fn refused(&self, name: &LockName, fence: Option<Fence>, why: NotHeld) {
         if let (Some(fence), NotHeld::AlreadyReleased { .. }) = (fence, why) {
-            self.held.ended(name, fence);
+            self.node.held.ended(name, fence);
         }
     }
 
     /// What happened without a lease.
     pub(crate) fn count(&self, kind: EventKind, name: &LockName) {
-        self.reporter.report(kind, name, None, None);
-    }
-
-    pub(crate) fn report_ended(&self, kind: EventKind, lease: &Lease, now: Timestamp) {
-        self.report(kind, lease, Some(now.remaining(lease.acquired_at)));
-    }
-
-    pub(crate) fn report(&self, kind: EventKind, lease: &Lease, after: Option<Duration>) {
-        let is_grant = matches!(kind, EventKind::Acquired | EventKind::GrantedAfterWait);
-        if is_grant && lease.fence >= Fence::WARN {
-            tracing::warn!(fence = %lease.fence, "fencing tokens are running out");
-        }
-        self.reporter
-            .report(kind, &lease.name, Some(lease.fence), after);
+        self.node.reporter.report(kind, name, None, None);
     }
 }
 

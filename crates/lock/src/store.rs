@@ -2,23 +2,28 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Weak;
 
 use async_trait::async_trait;
 
-use crate::state::{Acquire, Acquired, Extend, ForceRelease, NotHeld, Release};
-use crate::{Caller, Lease, LockName, Owner, ReleaseMemory, Secret, Ticket, Timestamp, Waiter};
+use crate::model::{
+    Abandoned, Acquire, Acquired, Command, Held, Key, NotHeld, Outcome, Settled, Waiting, Withdrawn,
+};
+use crate::{
+    Attempt, Caller, Fence, Kind, Lease, LockName, Node, Note, Owner, ReleaseMemory, Secret, Share,
+    Ticket, Timestamp, Ttl,
+};
 
 /// A place where locks are kept: one atomic step per call.
 ///
-/// A store is the state machine of [`crate::state`], one for each key, behind calls that may fail. It does not wait,
-/// time out, renew or retry: that is [`LockService`](crate::LockService)'s part, written once. What follows is the
+/// A store is the model of [`crate::model`] behind calls that may fail. It does not wait, time out, renew or retry: that is
+/// [`LockService`](crate::LockService)'s part, written once. Typed calls are in [`LockStoreExt`]. What follows is the
 /// contract; [`crate::contract`] tests it.
 ///
 /// # Atomicity
 ///
-/// Each call is one step of [`state::step`](crate::state::step) on one key, and no two steps on a key overlap,
-/// over all processes that share the store. The check of owner, fence and expiry and the change that follows from it
-/// are one act.
+/// Each command is one [`step`](crate::model::step), and no two steps on a key overlap, over all processes that share the
+/// store. A step on several keys is one act: nobody sees a part of it.
 ///
 /// # Time
 ///
@@ -32,11 +37,15 @@ use crate::{Caller, Lease, LockName, Owner, ReleaseMemory, Secret, Ticket, Times
 ///
 /// # Waiting
 ///
-/// A queued [`Waiter`] stays in its place until it is woken, abandoned or superseded. The step that frees a lock hands it
-/// to the first waiter, who is then told with [`Waiter::wake`]; if that waiter has gone, the store takes the lease
-/// back and goes on with the next one. A durable store need not keep its waiters: their callers saw the connection break.
+/// A claim that waits keeps its position until it is granted, its time is over, or its last call is abandoned. The step that frees
+/// its keys grants it, and the store [wakes](Node::wake) its calls; if none of them is there any more, the store takes the
+/// lease back and goes on with the next claim. A durable store need not keep its waiters: their callers saw the connection break.
 ///
-/// Nobody tells a store that a lease has run out while others wait. [`LockStore::settle`] is called at that time.
+/// Nobody tells a store that a lease has run out while others wait. [`Command::Settle`] comes at that time.
+///
+/// # Notifications
+///
+/// Whatever a step changes is reported to the [`Node`] that made it, before the command is answered.
 ///
 /// # Errors
 ///
@@ -51,104 +60,237 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
     /// durable as its locks.
     fn secret(&self) -> Secret;
 
-    /// Takes the lock if it is free. If it is held, queues the waiter, when there is one.
-    async fn acquire(
-        &self,
-        name: &LockName,
-        command: Acquire<Waiter>,
-    ) -> Result<Answer<Acquired>, StoreError>;
+    /// From now on `node` is notified of what concerns it, as long as it lives.
+    fn subscribe(&self, node: Weak<dyn Node>);
 
-    /// Undoes a call that nobody waits for any more: it leaves the queue, or returns the lock it was just given.
+    /// One step.
+    async fn submit(&self, command: Command) -> Result<Answer<Outcome>, StoreError>;
+
+    /// Rolls back a call that nobody waits for any more: it leaves the queue, or returns the lock it was just given.
     ///
-    /// Called from `drop`, so it neither waits nor fails. A store that needs a round trip for it sees to it in the
+    /// Called from `drop`, so it neither waits nor fails. A store that needs a round trip for it does it in the
     /// background until it is done or the lease has ended.
     fn abandon(&self, name: &LockName, ticket: Ticket);
 
-    /// Gives back the lease of that owner, and of that fence where one is named.
-    async fn release(
-        &self,
-        name: &LockName,
-        command: Release,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError>;
+    /// Inspects one lock without changing anything. A lease that has run out is not shown.
+    async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError>;
 
-    /// Lets the lease of that owner end a full ttl from now. Never revives one that has run out.
-    async fn extend(
-        &self,
-        name: &LockName,
-        command: Extend,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError>;
+    /// The claims that wait for a lock, the next one first; at most `limit` of them.
+    async fn queue(&self, name: &LockName, limit: usize)
+    -> Result<Answer<Vec<Waiter>>, StoreError>;
 
-    /// Ends the lease, whichever owner has it; only that of the fence where one is named.
-    async fn force_release(
-        &self,
-        name: &LockName,
-        command: ForceRelease,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError>;
-
-    /// Ends the lease if it has run out, and hands the lock to the next waiter.
-    async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError>;
-
-    /// Looks at one lock without changing anything. A lease that has run out is not shown.
-    async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError>;
-
-    /// Who waits for a lock, the next one first; at most `limit` of them.
-    async fn queue(
-        &self,
-        name: &LockName,
-        limit: usize,
-    ) -> Result<Answer<Vec<Waiting>>, StoreError>;
-
-    /// Looks at many locks, page by page. A lock that is held during the whole listing is on exactly one page;
+    /// The locks that are held, page by page. A lock that is held during the whole listing is on exactly one page;
     /// the order is the store's own.
     async fn list(&self, request: &ListRequest) -> Result<Page, ListError>;
 
-    /// Ends up to `limit` leases that have run out, hands their locks on, and returns them.
+    /// Ends up to `limit` leases that have run out, hands their locks on, and says how many there were.
     ///
     /// The service calls it about once a second, for the leases that nobody asks about. A store whose entries vanish
-    /// by themselves returns nothing.
-    async fn expire(&self, limit: usize) -> Result<Vec<Lease>, StoreError>;
+    /// by themselves has nothing to do.
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError>;
 
     /// Whether the store does its work, writing included: one round trip, and nothing that waits for a disk.
     async fn health(&self) -> Result<(), StoreError>;
 
-    /// Finishes what it does in the background, such as undoing calls that were given up. Called at the end, when nobody asks
+    /// Sends a message to every process that uses the store, this one included: see [`Node::message`]. It may get lost.
+    async fn broadcast(&self, message: &[u8]) -> Result<(), StoreError> {
+        let _ = message;
+        Err(StoreError::Unsupported(
+            "it does not pass messages between processes",
+        ))
+    }
+
+    /// Finishes what it does in the background, such as rolling back calls. Called at the end, when nobody asks
     /// for anything any more; returns soon even if it cannot.
     async fn close(&self) {}
 
-    /// How many locks are held, for those who watch. One that ran out a moment ago may still be counted.
+    /// How much there is, for metrics. A lease that ran out a moment ago may still be counted.
     ///
-    /// Stores that can tell without looking at each lock do so.
-    async fn held(&self) -> Result<usize, StoreError> {
+    /// A store that can tell without visiting each lock does so.
+    async fn counts(&self) -> Result<Counts, StoreError> {
         let mut request = ListRequest {
             limit: 1000,
             ..ListRequest::default()
         };
-        let mut count = 0;
+        let mut keys = 0;
         loop {
             let page = match self.list(&request).await {
                 Ok(page) => page,
                 Err(ListError::Store(error)) => return Err(error),
                 // The store's own cursor: there is nothing more that it can list.
-                Err(ListError::BadCursor) => return Ok(count),
+                Err(ListError::BadCursor) => return Ok(Counts::exclusive(keys)),
             };
-            count += page.locks.len();
+            keys += page.locks.len();
             match page.cursor {
                 Some(cursor) => request.cursor = Some(cursor),
-                None => return Ok(count),
+                None => return Ok(Counts::exclusive(keys)),
             }
         }
     }
 }
 
+/// How much is in a store.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Keys that are held.
+    pub keys: usize,
+    /// Leases that hold them: more where they are shared, fewer where they are sets.
+    pub leases: usize,
+    /// Free keys that nobody gets, because the first in their queue still waits for another key.
+    pub reserved: usize,
+}
+
+impl Counts {
+    /// Of a store that has only exclusive locks of one key.
+    pub const fn exclusive(keys: usize) -> Self {
+        Self {
+            keys,
+            leases: keys,
+            reserved: 0,
+        }
+    }
+}
+
+impl std::ops::Add for Counts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            keys: self.keys + other.keys,
+            leases: self.leases + other.leases,
+            reserved: self.reserved + other.reserved,
+        }
+    }
+}
+
+/// [`LockStore::submit`], one method for each command.
+pub trait LockStoreExt: LockStore {
+    /// [`Command::Acquire`].
+    fn acquire(
+        &self,
+        acquire: Acquire,
+    ) -> impl Future<Output = Result<Answer<Acquired>, StoreError>> + Send {
+        async move {
+            let answer = self.submit(Command::Acquire(acquire)).await?;
+            answer.expect(|outcome| match outcome {
+                Outcome::Acquired(acquired) => Some(acquired),
+                _ => None,
+            })
+        }
+    }
+
+    /// [`Command::Release`].
+    fn release(
+        &self,
+        held: Held,
+    ) -> impl Future<Output = Result<Answer<Result<Lease, NotHeld>>, StoreError>> + Send {
+        async move { self.submit(Command::Release(held)).await?.lease() }
+    }
+
+    /// [`Command::Extend`].
+    fn extend(
+        &self,
+        held: Held,
+        ttl: Ttl,
+    ) -> impl Future<Output = Result<Answer<Result<Lease, NotHeld>>, StoreError>> + Send {
+        async move { self.submit(Command::Extend(held, ttl)).await?.lease() }
+    }
+
+    /// [`Command::ForceRelease`].
+    fn force_release(
+        &self,
+        name: &LockName,
+        fences: impl IntoIterator<Item = Fence> + Send,
+    ) -> impl Future<Output = Result<Answer<Result<Vec<Lease>, NotHeld>>, StoreError>> + Send {
+        async move {
+            let (name, fences) = (name.clone(), fences.into_iter().collect());
+            let answer = self.submit(Command::ForceRelease { name, fences }).await?;
+            answer.expect(|outcome| match outcome {
+                Outcome::Forced(forced) => Some(forced),
+                _ => None,
+            })
+        }
+    }
+
+    /// [`Command::Withdraw`].
+    fn withdraw(
+        &self,
+        name: &LockName,
+        owner: Owner,
+        attempt: Attempt,
+    ) -> impl Future<Output = Result<Answer<Withdrawn>, StoreError>> + Send {
+        async move {
+            let command = Command::Withdraw {
+                name: name.clone(),
+                owner,
+                attempt,
+            };
+            self.submit(command).await?.expect(|outcome| match outcome {
+                Outcome::Withdrawn(withdrawn) => Some(withdrawn),
+                _ => None,
+            })
+        }
+    }
+
+    /// [`Command::Abandon`], with its answer.
+    fn leave(
+        &self,
+        name: &LockName,
+        ticket: Ticket,
+    ) -> impl Future<Output = Result<Answer<Abandoned>, StoreError>> + Send {
+        async move {
+            let name = name.clone();
+            let answer = self.submit(Command::Abandon { name, ticket }).await?;
+            answer.expect(|outcome| match outcome {
+                Outcome::Abandoned(abandoned) => Some(abandoned),
+                _ => None,
+            })
+        }
+    }
+
+    /// [`Command::Settle`].
+    fn settle(
+        &self,
+        name: &LockName,
+    ) -> impl Future<Output = Result<Answer<Settled>, StoreError>> + Send {
+        async move {
+            let answer = self.submit(Command::Settle(name.clone())).await?;
+            answer.expect(|outcome| match outcome {
+                Outcome::Settled(settled) => Some(settled),
+                _ => None,
+            })
+        }
+    }
+}
+
+impl<S: LockStore + ?Sized> LockStoreExt for S {}
+
 /// What a store answers, with the reading of its clock.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer<T> {
-    /// The outcome of the step.
+    /// The outcome.
     pub outcome: T,
     /// The store's time of the step.
     pub now: Timestamp,
-    /// The lease that the step found to have run out.
-    pub expired: Option<Lease>,
+}
+
+impl Answer<Outcome> {
+    fn lease(self) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
+        self.expect(|outcome| match outcome {
+            Outcome::Lease(lease) => Some(lease),
+            _ => None,
+        })
+    }
+
+    fn expect<T>(self, take: impl FnOnce(Outcome) -> Option<T>) -> Result<Answer<T>, StoreError> {
+        let Self { outcome, now } = self;
+        match take(outcome) {
+            Some(outcome) => Ok(Answer { outcome, now }),
+            None => Err(StoreError::MaybeDone(
+                "the store has answered another command".into(),
+            )),
+        }
+    }
 }
 
 /// What a store can and cannot do.
@@ -160,39 +302,92 @@ pub struct Capabilities {
     pub shared: bool,
     /// A release in another process wakes a waiter in this one.
     pub notifies: bool,
+    /// It knows shared, limited and multi-key locks, shared positions of an attempt, and withdrawal. One that does not
+    /// answers [`StoreError::Unsupported`].
+    pub kinds: bool,
     /// How long it remembers a release.
     pub release_memory: ReleaseMemory,
 }
 
-/// A key after [`LockStore::settle`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settled {
-    /// When the lease that holds it now ends; none when it is free.
-    pub expires_at: Option<Timestamp>,
-    /// How many wait for it.
-    pub waiters: usize,
-}
-
-/// A lock that is held.
+/// A key, as far as others may know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockStatus {
-    /// The lease that holds it.
-    pub lease: Lease,
-    /// How many wait for it.
+    /// The key.
+    pub name: LockName,
+    /// How it is held; none when it is free.
+    pub kind: Option<Kind>,
+    /// The live leases, the smallest fence first; at most [`MAX_HOLDERS`](Self::MAX_HOLDERS).
+    pub holders: Vec<Lease>,
+    /// How many live leases there are.
+    pub holder_count: usize,
+    /// How many claims wait.
     pub waiters: usize,
 }
 
-/// One who waits for a lock.
+impl LockStatus {
+    /// How many leases are shown.
+    pub const MAX_HOLDERS: usize = 100;
+
+    /// What a key shows at the time `now`.
+    pub fn of(key: &Key, now: Timestamp) -> Self {
+        let leases = key.holders().map(|holder| &holder.lease);
+        let live = leases.filter(|lease| lease.is_live(now));
+        let holders: Vec<Lease> = live.take(Self::MAX_HOLDERS).cloned().collect();
+        let holder_count = key.live_count(now);
+        Self {
+            name: key.name().clone(),
+            kind: holders
+                .first()
+                .and_then(|lease| lease.locks.share_of(key.name()))
+                .map(Share::kind),
+            holders,
+            holder_count,
+            waiters: key.queue().len(),
+        }
+    }
+
+    /// How many more leases of the present kind there is room for, where that is limited.
+    pub fn available(&self) -> Option<u32> {
+        match self.kind? {
+            Kind::Limit(limit) => {
+                let count = u32::try_from(self.holder_count).unwrap_or(u32::MAX);
+                Some(limit.saturating_sub(count))
+            }
+            Kind::Exclusive | Kind::Shared => None,
+        }
+    }
+
+    /// The lease that counts as the holder: that of the smallest fence.
+    pub fn holder(&self) -> Option<&Lease> {
+        self.holders.first()
+    }
+}
+
+/// A claim that waits for a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
+pub struct Waiter {
     /// Whose lease it would become.
     pub owner: Owner,
     /// Who asked, where the server knows its callers.
     pub caller: Option<Caller>,
+    /// What it is for, for people.
+    pub note: Option<Note>,
     /// Since when.
     pub since: Timestamp,
-    /// When it gives up.
+    /// When the last of its calls gives up.
     pub until: Timestamp,
+}
+
+impl From<&Waiting> for Waiter {
+    fn from(waiting: &Waiting) -> Self {
+        Self {
+            owner: waiting.claim.owner.clone(),
+            caller: waiting.claim.caller.clone(),
+            note: waiting.claim.note.clone(),
+            since: waiting.since,
+            until: waiting.until(),
+        }
+    }
 }
 
 /// Which locks to list.
@@ -236,7 +431,7 @@ impl Page {
         let has_more = locks.len() > limit;
         locks.truncate(limit);
         let last = locks.last().filter(|_| has_more);
-        let cursor = last.map(|last| last.lease.name.to_string());
+        let cursor = last.map(|last| last.name.to_string());
         Self { locks, now, cursor }
     }
 }
@@ -258,6 +453,9 @@ pub enum StoreError {
     /// Nothing was changed.
     #[error("the lock store is unavailable: {0}")]
     NotDone(#[source] Box<dyn Error + Send + Sync>),
+    /// This store cannot do what was asked, and did nothing.
+    #[error("this lock store cannot do that: {0}")]
+    Unsupported(&'static str),
     /// The change may have been made: the answer was lost, or it came too late.
     #[error("the lock store did not answer: {0}")]
     MaybeDone(#[source] Box<dyn Error + Send + Sync>),

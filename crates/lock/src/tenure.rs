@@ -20,6 +20,8 @@ pub(crate) fn local_end(sent: Instant, time: Duration, ttl: Duration) -> Instant
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Term {
     /// By this process' monotonic clock, counted from before the request was sent, so never later than the truth.
+    pub(crate) ends: Instant,
+    /// By the same clock, with a [margin](local_end): from here on the lease counts as lost in this process.
     pub(crate) until: Instant,
     /// By the store's clock.
     pub(crate) expires_at: Timestamp,
@@ -189,6 +191,7 @@ mod tests {
 
     fn term(sent: Instant, read: u64, ttl: Duration) -> Term {
         Term {
+            ends: sent + ttl,
             until: local_end(sent, ttl, ttl),
             expires_at: Timestamp::from_millis(read) + ttl,
             sent,

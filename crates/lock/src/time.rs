@@ -10,6 +10,9 @@ use std::time::Duration;
 pub struct Timestamp(u64);
 
 impl Timestamp {
+    /// Later than every other.
+    pub const NEVER: Self = Self(u64::MAX);
+
     /// The point this many milliseconds after 1970-01-01 UTC.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis)

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use forrst_lock::{Lease, LockName};
 use serde::Serialize;
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
@@ -68,15 +69,93 @@ pub struct AuditEntry<'a> {
     /// The full key of the lock that it was about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock: Option<&'a str>,
+    /// All of them, where it was about several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub locks: Vec<&'a str>,
     /// Who held it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<&'a str>,
     /// By which fence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<String>,
+    /// The leases that it ended, where there were several: the first [`MAX_LEASES`](Self::MAX_LEASES), and `more` counts the rest.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub leases: Vec<AuditedLease<'a>>,
     /// How many more of the kind there were, which have no entries of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub more: Option<u64>,
+}
+
+/// A lease that was ended or changed by another caller than the one that took it.
+#[derive(Debug, Clone, Serialize)]
+pub struct AuditedLease<'a> {
+    /// The full keys.
+    pub locks: Vec<&'a str>,
+    /// Who held it.
+    pub holder: &'a str,
+    /// By which fence.
+    pub fence: String,
+}
+
+impl<'a> AuditedLease<'a> {
+    fn new(lease: &'a Lease) -> Self {
+        Self {
+            locks: lease.locks.names().map(LockName::as_str).collect(),
+            holder: lease.owner.as_str(),
+            fence: lease.fence.to_string(),
+        }
+    }
+}
+
+impl<'a> AuditEntry<'a> {
+    /// How many leases an entry names.
+    pub const MAX_LEASES: usize = 100;
+
+    /// An entry about these locks.
+    pub(crate) fn about(names: impl IntoIterator<Item = &'a LockName>) -> Self {
+        let mut locks: Vec<&str> = names.into_iter().map(LockName::as_str).collect();
+        let lock = locks.first().copied();
+        if locks.len() == 1 {
+            locks.clear();
+        }
+        Self {
+            lock,
+            locks,
+            ..Self::default()
+        }
+    }
+
+    /// It went well, with these leases.
+    pub(crate) fn ended(self, leases: &'a [Lease]) -> Self {
+        let entry = Self {
+            result: "OK",
+            ..self
+        };
+        if let [lease] = leases {
+            let AuditedLease {
+                locks,
+                holder,
+                fence,
+            } = AuditedLease::new(lease);
+            return Self {
+                locks: if lease.locks.is_set() {
+                    locks
+                } else {
+                    Vec::new()
+                },
+                holder: Some(holder),
+                fence: Some(fence),
+                ..entry
+            };
+        }
+        let shown = leases.iter().take(Self::MAX_LEASES);
+        let more = leases.len().saturating_sub(Self::MAX_LEASES);
+        Self {
+            leases: shown.map(AuditedLease::new).collect(),
+            more: u64::try_from(more).ok().filter(|more| *more > 0),
+            ..entry
+        }
+    }
 }
 
 /// An act that is announced in the audit log, with a permit for the entry about its outcome.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Caller, Credential};
-use crate::core::{Core, NotedLock};
+use crate::core::{Core, NotedLocks};
 use crate::extension::{Deadline, Trace};
 
 /// What a function is given besides its arguments. Cheap to clone.
@@ -37,7 +37,7 @@ pub(crate) struct CallInfo {
     /// The address that the request came from.
     pub(crate) from: Option<Arc<str>>,
     pub(crate) received: Instant,
-    pub(crate) lock: NotedLock,
+    pub(crate) locks: NotedLocks,
 }
 
 impl Context {
@@ -47,10 +47,10 @@ impl Context {
         access.revoked(&self.call.credential).await
     }
 
-    /// Notes which lock the call is about, for the log.
-    pub(crate) fn note_lock(&self, name: &LockName) {
-        // A second lock would be one that a function takes by itself.
-        let _ = self.call.lock.set(name.clone());
+    /// Notes which locks the call is about, for the log.
+    pub(crate) fn note_locks<'a>(&self, names: impl IntoIterator<Item = &'a LockName>) {
+        // Others would be those that a function takes by itself.
+        let _ = self.call.locks.set(names.into_iter().cloned().collect());
     }
 
     /// The id of the request.
@@ -106,12 +106,14 @@ impl Context {
 #[derive(Debug, Clone)]
 pub struct HeldLease {
     lease: Lease,
+    /// In the order of the request.
+    names: Vec<LockName>,
     loss: LossNotice,
 }
 
 impl HeldLease {
-    pub(crate) fn new(lease: Lease, loss: LossNotice) -> Self {
-        Self { lease, loss }
+    pub(crate) fn new(lease: Lease, names: Vec<LockName>, loss: LossNotice) -> Self {
+        Self { lease, names, loss }
     }
 
     /// What the protected resource compares: it refuses whoever comes with a smaller one than it has seen.
@@ -124,9 +126,15 @@ impl HeldLease {
         self.lease.owner.as_str()
     }
 
-    /// The full key of the lock.
+    /// The full key of the lock; of a set, the first that the request named.
     pub fn key(&self) -> &str {
-        self.lease.name.as_str()
+        let first = self.names.first();
+        first.unwrap_or(self.lease.name()).as_str()
+    }
+
+    /// The full keys of the lease, in the order of the request: one, or those of a set. All of them are held until the lease ends.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.names.iter().map(LockName::as_str)
     }
 
     /// Returns when the lease is over and another owner may hold the lock: at its end, or as soon as it was released, forced or

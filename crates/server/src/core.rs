@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 pub(crate) use self::admission::Counted;
-pub(crate) use self::record::NotedLock;
+pub(crate) use self::record::NotedLocks;
 use self::record::Record;
 pub(crate) use self::refusals::{Refusals, one_frame};
 use crate::Context;
@@ -210,9 +210,9 @@ impl Core {
         match (request, admitted) {
             (Ok(request), Ok(caller)) => {
                 let id = request.id.clone();
-                let lock = record.lock.clone();
+                let locks = record.locks.clone();
                 // The reading of options and arguments may panic.
-                let check = AssertUnwindSafe(|| self.check(request, caller, origin, lock));
+                let check = AssertUnwindSafe(|| self.check(request, caller, origin, locks));
                 let failed = |_| Err(Response::failure(Some(id), internal_error()).into());
                 std::panic::catch_unwind(check).unwrap_or_else(failed)
             }
@@ -239,7 +239,7 @@ impl Core {
         request: Request<'_>,
         caller: Caller,
         origin: Origin,
-        lock: NotedLock,
+        locks: NotedLocks,
     ) -> Result<Ready, Box<Response>> {
         let mut problems = Problems::at_most(origin.max_errors);
         let function = self
@@ -272,7 +272,7 @@ impl Core {
             function,
             caller: &caller,
             traceparent: origin.traceparent.as_deref(),
-            lock: &lock,
+            locks: &locks,
         };
         let plan = self.plan(&asked, &mut problems);
         let prepared = function.and_then(|function| {
@@ -296,7 +296,7 @@ impl Core {
                 credential: origin.credential,
                 from: origin.from,
                 received: origin.received,
-                lock,
+                locks,
             }),
             deadline: None,
             trace: None,
@@ -350,7 +350,7 @@ struct Asked<'a> {
     function: Option<&'a Registered>,
     caller: &'a Caller,
     traceparent: Option<&'a str>,
-    lock: &'a NotedLock,
+    locks: &'a NotedLocks,
 }
 
 impl<'a> Asked<'a> {
@@ -367,7 +367,7 @@ impl<'a> Asked<'a> {
             function: &self.request.call.function,
             caller: self.caller,
             traceparent: self.traceparent,
-            lock: self.lock,
+            locks: self.locks,
         }
     }
 }

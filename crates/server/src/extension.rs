@@ -21,7 +21,7 @@ pub use self::deadline::Deadline;
 pub use self::tracing::Trace;
 use crate::Context;
 use crate::access::Caller;
-use crate::core::NotedLock;
+use crate::core::NotedLocks;
 use crate::error::{internal_error, unavailable};
 use crate::function::{CallResult, PreparedCall, read_json};
 use crate::limits::{Refusal, ResultRoom};
@@ -75,7 +75,7 @@ pub struct ExtensionCall<'a> {
     pub(crate) caller: &'a Caller,
     /// The W3C `traceparent` that came with the request.
     pub(crate) traceparent: Option<&'a str>,
-    pub(crate) lock: &'a NotedLock,
+    pub(crate) locks: &'a NotedLocks,
 }
 
 impl ExtensionCall<'_> {

@@ -31,6 +31,33 @@ pub(crate) struct Fields<'a> {
     problems: Problems,
 }
 
+/// One entry of a list.
+pub(crate) struct Entry<'a> {
+    name: &'static str,
+    index: usize,
+    raw: &'a RawValue,
+}
+
+impl Entry<'_> {
+    fn pointer(&self, at: &Pointer) -> Pointer {
+        at.clone().key(self.name).index(self.index)
+    }
+
+    pub(crate) fn is_object(&self) -> bool {
+        self.raw.get().starts_with('{')
+    }
+
+    pub(crate) fn is_string(&self) -> bool {
+        self.raw.get().starts_with('"')
+    }
+}
+
+impl fmt::Display for Entry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.name, self.index)
+    }
+}
+
 /// What a member should have been, as the end of a sentence.
 type Expected = String;
 
@@ -68,6 +95,20 @@ impl<'a> Fields<'a> {
         fields
     }
 
+    /// Where the object stands.
+    pub(crate) fn pointer(&self) -> &Pointer {
+        &self.at
+    }
+
+    /// Whether there is such a member.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let mut has = self.members.iter().any(|(own, _)| own == name);
+        if self.beyond > 0 {
+            let _ = each_member(self.text, |own, _| has |= own == name);
+        }
+        has
+    }
+
     /// Takes a member out.
     fn take(&mut self, name: &str) -> Option<&'a RawValue> {
         if let Some(index) = self.members.iter().position(|(own, _)| own == name) {
@@ -99,8 +140,18 @@ impl<'a> Fields<'a> {
         name: &str,
         read: impl FnOnce(&Value) -> Result<T, Expected>,
     ) -> Option<T> {
+        self.required_or(name, "", read)
+    }
+
+    /// A member that has to be there; when it is not, the error ends with what could be there instead.
+    pub(crate) fn required_or<T>(
+        &mut self,
+        name: &str,
+        instead: &str,
+        read: impl FnOnce(&Value) -> Result<T, Expected>,
+    ) -> Option<T> {
         let raw = self.take(name);
-        self.note_if_missing(name, raw, "");
+        self.note_if_missing(name, raw, instead);
         self.value(name, raw?, read)
     }
 
@@ -131,22 +182,81 @@ impl<'a> Fields<'a> {
         object
     }
 
+    /// A list that has to be there, as one [`Entry`] each.
+    pub(crate) fn required_list(&mut self, name: &'static str) -> Option<Vec<Entry<'a>>> {
+        let raw = self.take(name);
+        self.note_if_missing(name, raw, "");
+        let text = raw?.get();
+        if !text.starts_with('[') {
+            self.refuse(name, "must be a list");
+            return None;
+        }
+        if self.is_too_large(name, text) {
+            return None;
+        }
+        // It is part of a body that was read as JSON.
+        let entries: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+        let entries = entries.into_iter().enumerate();
+        let entry = |(index, raw)| Entry { name, index, raw };
+        Some(entries.map(entry).collect())
+    }
+
+    /// An entry of a list that is not an object.
+    pub(crate) fn entry<T>(
+        &mut self,
+        entry: &Entry<'a>,
+        read: impl FnOnce(&Value) -> Result<T, Expected>,
+    ) -> Option<T> {
+        self.value_at(entry.pointer(&self.at), entry, entry.raw, read)
+    }
+
+    /// An entry of a list that is an object, in which nothing is left over.
+    pub(crate) fn entry_object<T>(
+        &mut self,
+        entry: &Entry<'a>,
+        read: impl FnOnce(&mut Fields<'a>) -> Option<T>,
+    ) -> Option<T> {
+        self.object_at(entry.pointer(&self.at), entry.raw, read)
+    }
+
+    /// Notes a problem with an entry of a list.
+    pub(crate) fn refuse_entry(&mut self, entry: &Entry<'_>, why: impl fmt::Display) {
+        let at = entry.pointer(&self.at);
+        self.problem(at, format_args!("`{entry}` {why}"));
+    }
+
+    fn is_too_large(&mut self, name: impl fmt::Display, text: &str) -> bool {
+        let is_too_large = text.len() > MAX_STRUCTURE && text.starts_with(['[', '{']);
+        if is_too_large {
+            let message = format!("`{name}` is larger than {MAX_STRUCTURE} bytes");
+            self.problem(self.at.clone().key(&name.to_string()), message);
+        }
+        is_too_large
+    }
+
     fn value<T>(
         &mut self,
         name: &str,
         raw: &RawValue,
         read: impl FnOnce(&Value) -> Result<T, Expected>,
     ) -> Option<T> {
-        let text = raw.get();
-        if text.len() > MAX_STRUCTURE && text.starts_with(['[', '{']) {
-            self.refuse(name, format_args!("is larger than {MAX_STRUCTURE} bytes"));
+        if self.is_too_large(name, raw.get()) {
             return None;
         }
-        let at = self.at.clone().key(name);
-        match read_json_text(text, at).map(|value: Value| read(&value)) {
+        self.value_at(self.at.clone().key(name), name, raw, read)
+    }
+
+    fn value_at<T>(
+        &mut self,
+        at: Pointer,
+        name: impl fmt::Display,
+        raw: &RawValue,
+        read: impl FnOnce(&Value) -> Result<T, Expected>,
+    ) -> Option<T> {
+        match read_json_text(raw.get(), at.clone()).map(|value: Value| read(&value)) {
             Ok(Ok(read)) => Some(read),
             Ok(Err(expected)) => {
-                self.refuse(name, expected);
+                self.problem(at, format_args!("`{name}` {expected}"));
                 None
             }
             // JSON has numbers and texts that nothing can hold.
@@ -176,13 +286,24 @@ impl<'a> Fields<'a> {
             self.refuse(name, "must be an object with `value` and `unit`");
             return None;
         }
-        let mut inner = Fields::of(raw.get(), self.at.clone().key(name));
-        let duration = inner.duration();
+        let at = self.at.clone().key(name);
+        self.object_at(at, raw, Fields::duration)
+    }
+
+    /// An object inside of this one, in which nothing is left over. None if anything is wrong with it.
+    fn object_at<'b, T>(
+        &mut self,
+        at: Pointer,
+        raw: &'b RawValue,
+        read: impl FnOnce(&mut Fields<'b>) -> Option<T>,
+    ) -> Option<T> {
+        let mut inner = Fields::of(raw.get(), at);
+        let value = read(&mut inner);
         inner.refuse_the_rest();
         let problems = inner.problems.into_errors();
-        let duration = duration.filter(|_| problems.is_none());
+        let value = value.filter(|_| problems.is_none());
         self.problems.extend(problems.into_iter().flatten());
-        duration
+        value
     }
 
     /// This object itself as a positive `{value, unit}`.
@@ -300,6 +421,15 @@ pub(crate) fn at_most(max: usize) -> impl Fn(&Value) -> Result<usize, Expected> 
         let number = usize::try_from(positive_integer(value)?).ok();
         let number = number.filter(|number| *number <= max);
         number.ok_or_else(|| format!("must be at most {max}"))
+    }
+}
+
+/// An integer of that range. JSON's `3.0` is a fraction here, as it is in durations.
+pub(crate) fn from_to(min: u32, max: u32) -> impl Fn(&Value) -> Result<u32, Expected> {
+    move |value| {
+        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let number = number.filter(|number| (min..=max).contains(number));
+        number.ok_or_else(|| format!("must be an integer from {min} to {max}, without a fraction"))
     }
 }
 

@@ -76,7 +76,7 @@ pub use forrst_protocol as protocol;
 pub use schemars;
 
 pub use access::{Access, AccessFileError, ApiKey, KeyEntry, KeyHash, Role};
-pub use audit::{Audit, AuditEntry};
+pub use audit::{Audit, AuditEntry, AuditedLease};
 pub use context::{Context, HeldLease};
 pub use error::FunctionError;
 pub use extension::{Around, Deadline, Extension, ExtensionCall, Next, Outcome, Trace};

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
-use forrst_lock::{EventKind, Observer};
+use forrst_lock::{Counts, EventKind, Observer};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -21,7 +21,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
 pub(crate) use self::activity::Activity;
 pub(crate) use self::store::Metered;
@@ -66,90 +66,56 @@ pub(crate) struct Metrics {
     all_failures: AtomicU64,
     connections: Gauge,
     limits_hit: By,
-    held: Held,
+    keys_held: StoreGauge,
+    leases_held: StoreGauge,
+    keys_reserved: StoreGauge,
     waiters: Gauge,
 }
 
 impl Metrics {
     pub(crate) fn new() -> Self {
         let mut registry = Registry::default();
-        let acquire = By::default();
-        let release = By::default();
-        let renew = By::default();
-        let (contended, expired, lost) = <(Counter, Counter, Counter)>::default();
-        let result = |family: &By, result| family.get_or_create_owned(&[("result", result)]);
-        let events = EventKind::ALL.map(|kind| match kind {
-            EventKind::Acquired => result(&acquire, "granted"),
-            EventKind::GrantedAfterWait => result(&acquire, "granted_after_wait"),
-            EventKind::Refused => result(&acquire, "held"),
-            EventKind::TimedOut => result(&acquire, "timed_out"),
-            EventKind::TooManyWaiters => result(&acquire, "too_many_waiters"),
-            EventKind::GivenUp => result(&acquire, "given_up"),
-            EventKind::AcquireFailed => result(&acquire, "error"),
-            EventKind::Released => result(&release, "released"),
-            EventKind::ReleaseRefused => result(&release, "refused"),
-            EventKind::ReleaseFailed => result(&release, "error"),
-            EventKind::Abandoned => result(&release, "abandoned"),
-            EventKind::Forced => result(&release, "forced"),
-            EventKind::Extended => result(&renew, "extended"),
-            EventKind::ExtendRefused => result(&renew, "refused"),
-            EventKind::ExtendFailed => result(&renew, "error"),
-            EventKind::Contended => contended.clone(),
-            EventKind::Expired => expired.clone(),
-            EventKind::Lost => lost.clone(),
-        });
-        let wait = Histogram::new(WAIT_SECONDS);
-        let hold = Histogram::new(HOLD_SECONDS);
-        let operations = TimesBy::new_with_constructor(|| Histogram::new(OPERATION_SECONDS));
-        let store_errors = By::default();
-        for kind in ["not_done", "maybe_done"] {
-            store_errors.get_or_create_owned(&[("kind", kind)]);
-        }
-        let requests = Family::default();
-        let request_times = TimesBy::new_with_constructor(|| Histogram::new(REQUEST_SECONDS));
-        let connections = Gauge::default();
-        let limits_hit = By::default();
-        for refusal in Refusal::ALL {
-            limits_hit.get_or_create_owned(&[("limit", refusal.name())]);
-        }
-        let held = Held::default();
-        let waiters = Gauge::default();
-
         // Counters are written with `_total`, and histograms with their unit, at the end of their names.
         let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("forrst_build", "What runs here", version);
-        let help = "How calls for a lock ended";
-        registry.register("lock_acquire", help, acquire);
-        let help = "How leases were given back, or not";
-        registry.register("lock_release", help, release);
-        let help = "How extensions and renewals of leases went";
-        registry.register("lock_renew", help, renew);
-        let help = "Calls that found their lock held by somebody else";
-        registry.register("lock_contended", help, contended);
-        let help = "Leases that ran out before anybody gave them back";
-        registry.register("lock_expired", help, expired);
-        let help = "Leases that a function still believed in when they were no longer its own";
-        registry.register("lock_lost", help, lost);
+        let events = register_events(&mut registry);
         let help = "How long callers waited who waited for a lock";
-        registry.register_with_unit("lock_wait", help, Unit::Seconds, wait.clone());
+        let wait = times(&mut registry, "lock_wait", help, WAIT_SECONDS);
         let help = "How long locks were held";
-        registry.register_with_unit("lock_hold", help, Unit::Seconds, hold.clone());
-        let help = "Locks that are held in the store";
-        registry.register("locks_held", help, held.clone());
+        let hold = times(&mut registry, "lock_hold", help, HOLD_SECONDS);
+        let help = "Keys that are held in the store";
+        let keys_held = add(&mut registry, "locks_held", help, StoreGauge::default());
+        let help = "Leases that hold them: several may share a key, and one may have several";
+        let leases_held = add(&mut registry, "leases_held", help, StoreGauge::default());
+        let help = "Free keys that are reserved for a set that waits for another key";
+        let keys_reserved = add(
+            &mut registry,
+            "lock_keys_reserved",
+            help,
+            StoreGauge::default(),
+        );
         let help = "Callers of this node who wait for a lock";
-        registry.register("lock_waiters", help, waiters.clone());
+        let waiters = add(&mut registry, "lock_waiters", help, Gauge::default());
+        let operations = TimesBy::new_with_constructor(|| Histogram::new(OPERATION_SECONDS));
         let help = "How long the store took";
         registry.register_with_unit("lock_op_latency", help, Unit::Seconds, operations.clone());
         let help = "Failures of the store, by whether the change may have been made";
-        registry.register("store_errors", help, store_errors.clone());
+        let store_errors = add(&mut registry, "store_errors", help, By::default());
+        for kind in ["not_done", "maybe_done"] {
+            store_errors.get_or_create_owned(&[("kind", kind)]);
+        }
         let help = "Requests by function and code";
-        registry.register("forrst_requests", help, requests.clone());
+        let requests = add(&mut registry, "forrst_requests", help, Family::default());
+        let request_times = TimesBy::new_with_constructor(|| Histogram::new(REQUEST_SECONDS));
         let help = "How long requests took, waiting included";
         registry.register_with_unit("forrst_request", help, Unit::Seconds, request_times.clone());
         let help = "Connections that are open";
-        registry.register("forrst_connections", help, connections.clone());
-        let help = "How often a limit turned somebody away";
-        registry.register("forrst_limits_hit", help, limits_hit.clone());
+        let connections = add(&mut registry, "forrst_connections", help, Gauge::default());
+        let help = "How often a limit was hit, and a client refused";
+        let limits_hit = add(&mut registry, "forrst_limits_hit", help, By::default());
+        for refusal in Refusal::ALL {
+            limits_hit.get_or_create_owned(&[("limit", refusal.name())]);
+        }
         Self {
             registry,
             events,
@@ -163,7 +129,9 @@ impl Metrics {
             all_failures: AtomicU64::default(),
             connections,
             limits_hit,
-            held,
+            keys_held,
+            leases_held,
+            keys_reserved,
             waiters,
         }
     }
@@ -204,16 +172,71 @@ impl Metrics {
     }
 
     /// Everything as text, with what is only looked at when somebody asks.
-    pub(crate) fn render(&self, held: Option<usize>, waiters: usize) -> String {
+    pub(crate) fn render(&self, counts: Option<Counts>, waiters: usize) -> String {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        let held = held.map_or(Held::UNKNOWN, gauge);
-        self.held.0.store(held, Relaxed);
+        let of_store = |count: fn(&Counts) -> usize| {
+            let count = counts.as_ref().map(count);
+            count.map_or(StoreGauge::UNKNOWN, gauge)
+        };
+        self.keys_held.set(of_store(|counts| counts.keys));
+        self.leases_held.set(of_store(|counts| counts.leases));
+        self.keys_reserved.set(of_store(|counts| counts.reserved));
         self.waiters.set(gauge(waiters));
         let mut text = String::new();
         // A string takes all that is written.
         let _ = encode(&mut text, &self.registry);
         text
     }
+}
+
+/// Registers a metric, and gives it back.
+fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// Registers a histogram of seconds.
+fn times(registry: &mut Registry, name: &str, help: &str, buckets: [f64; 12]) -> Histogram {
+    let histogram = Histogram::new(buckets);
+    registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+    histogram
+}
+
+/// A counter for each kind of event, in its order.
+fn register_events(registry: &mut Registry) -> [Counter; EventKind::ALL.len()] {
+    let help = "How calls for a lock ended";
+    let acquire = add(registry, "lock_acquire", help, By::default());
+    let help = "How leases were given back, or not";
+    let release = add(registry, "lock_release", help, By::default());
+    let help = "How extensions and renewals of leases went";
+    let renew = add(registry, "lock_renew", help, By::default());
+    let help = "Calls that found their lock held";
+    let contended = add(registry, "lock_contended", help, Counter::default());
+    let help = "Leases that ran out before they were released";
+    let expired = add(registry, "lock_expired", help, Counter::default());
+    let help = "Leases that a function still believed in when they were no longer its own";
+    let lost = add(registry, "lock_lost", help, Counter::default());
+    let result = |family: &By, result| family.get_or_create_owned(&[("result", result)]);
+    EventKind::ALL.map(|kind| match kind {
+        EventKind::Acquired => result(&acquire, "granted"),
+        EventKind::GrantedAfterWait => result(&acquire, "granted_after_wait"),
+        EventKind::Refused => result(&acquire, "held"),
+        EventKind::TimedOut => result(&acquire, "timed_out"),
+        EventKind::TooManyWaiters => result(&acquire, "too_many_waiters"),
+        EventKind::GivenUp => result(&acquire, "given_up"),
+        EventKind::AcquireFailed => result(&acquire, "error"),
+        EventKind::Released => result(&release, "released"),
+        EventKind::ReleaseRefused => result(&release, "refused"),
+        EventKind::ReleaseFailed => result(&release, "error"),
+        EventKind::Abandoned => result(&release, "abandoned"),
+        EventKind::Forced => result(&release, "forced"),
+        EventKind::Extended => result(&renew, "extended"),
+        EventKind::ExtendRefused => result(&renew, "refused"),
+        EventKind::ExtendFailed => result(&renew, "error"),
+        EventKind::Contended => contended.clone(),
+        EventKind::Expired => expired.clone(),
+        EventKind::Lost => lost.clone(),
+    })
 }
 
 impl Observer for Metrics {
@@ -234,17 +257,21 @@ impl Observer for Metrics {
 
 /// A gauge that is left out while its value is not known: a store that does not answer does not hold nothing.
 #[derive(Debug, Clone, Default)]
-struct Held(Arc<AtomicI64>);
+struct StoreGauge(Arc<AtomicI64>);
 
-impl Held {
+impl StoreGauge {
     const UNKNOWN: i64 = -1;
+
+    fn set(&self, count: i64) {
+        self.0.store(count, Relaxed);
+    }
 }
 
-impl EncodeMetric for Held {
+impl EncodeMetric for StoreGauge {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         match self.0.load(Relaxed) {
             Self::UNKNOWN => Ok(()),
-            held => encoder.encode_gauge(&held),
+            count => encoder.encode_gauge(&count),
         }
     }
 

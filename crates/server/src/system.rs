@@ -13,40 +13,29 @@ mod release;
 mod schemas;
 mod status;
 mod waiters;
+mod withdraw;
 
 use std::sync::Arc;
 
-use forrst_lock::{Lease, LockName, LockStatus, NotHeld, Secret, StoreError, Timestamp};
+use forrst_lock::model::Held;
+use forrst_lock::{Caller as CallerName, Fence, Lease, LockName, NotHeld, Note, Owner, StoreError};
 use forrst_protocol::{ErrorCode, ErrorObject, Errors, FunctionName, RawObject, Version};
 use serde_json::value::to_raw_value;
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 use tracing::Instrument;
 
 pub(crate) use self::describe::document;
 pub(crate) use self::health::{Health, StoreHealth};
-use crate::access::{Caller, Needs, Role};
+use crate::access::{Needs, Role};
 use crate::error::{arguments_pointer, internal_error, unavailable};
-use crate::fields::Fields;
+use crate::fields::{Fields, parsed};
 use crate::function::PreparedCall;
 use crate::limits::{Limits, Refusal};
 use crate::registry::Registered;
-use crate::time::timestamp;
 use crate::{AuditEntry, Context};
 
 /// The places of `deadline`, `tracing` and `retry`. A function about locks is not itself locked.
 const EXTENSIONS: [usize; 3] = [0, 1, 2];
-
-/// Those that change nothing.
-const LOOKS: [&str; 8] = [
-    "status",
-    "list",
-    "waiters",
-    "activity",
-    "ping",
-    "health",
-    "capabilities",
-    "describe",
-];
 
 const CALLER: Needs = Needs::OneOf(&[Role::Call]);
 /// The owner's token says whose lock it is. An admin, who can see it, may act for the owner.
@@ -56,60 +45,97 @@ const ADMIN: Needs = Needs::OneOf(&[Role::Admin]);
 
 type Prepared = Result<PreparedCall, Errors>;
 
-/// All of them, each under its names.
-pub(crate) fn functions(limits: &Arc<Limits>) -> Vec<Registered> {
-    use Needs::AnyCaller;
-    let lock = |name: &str| format!("urn:cline:forrst:ext:atomic-lock:fn:{name}");
-    let core = |name: &str| format!("urn:cline:forrst:fn:{name}");
-    let discovery = |name: &str| format!("urn:cline:forrst:ext:discovery:fn:{name}");
-    let for_acquire = limits.clone();
-    let for_extend = limits.clone();
-    let acquire = move |arguments: &RawObject<'_>| acquire::prepare(arguments, &for_acquire);
-    let extend = move |arguments: &RawObject<'_>| extend::prepare(arguments, &for_extend);
-    [
-        system(&lock("release"), HOLDER, release::prepare),
-        system(&lock("force-release"), ADMIN, force_release::prepare),
-        system(&lock("status"), OBSERVER, status::prepare),
-        system(&lock("acquire"), CALLER, acquire),
-        system(&lock("extend"), HOLDER, extend),
-        system(&lock("list"), OBSERVER, list::prepare),
-        system(&lock("waiters"), OBSERVER, waiters::prepare),
-        system(&lock("activity"), OBSERVER, activity::prepare),
-        system(&core("ping"), AnyCaller, ping::prepare),
-        system(&core("health"), AnyCaller, health::prepare),
-        system(&core("capabilities"), AnyCaller, capabilities::prepare),
-        system(&discovery("capabilities"), AnyCaller, capabilities::prepare),
-        system(&core("describe"), AnyCaller, describe::prepare),
-        system(&discovery("describe"), AnyCaller, describe::prepare),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+/// All that there is to know about a system function. It stands in the function's own file.
+struct Spec {
+    /// The URNs that it is called by.
+    names: &'static [&'static str],
+    /// `schemas/functions` has the schemas of its arguments and of its result under this name.
+    schema: &'static str,
+    /// Who may call it.
+    needs: Needs,
+    /// Whether it changes nothing.
+    is_look: bool,
+    /// The errors that it has of its own.
+    errors: &'static [(ErrorCode, &'static str)],
+    /// Checks the arguments and gives the call that is ready to run.
+    prepare: fn(&RawObject<'_>, &Limits) -> Prepared,
 }
 
-fn system(
-    name: &str,
-    needs: Needs,
-    prepare: impl Fn(&RawObject<'_>) -> Prepared + Send + Sync + 'static,
-) -> Option<Registered> {
-    let short = name.rsplit(':').next().unwrap_or_default();
-    let (arguments, result) = (schemas::arguments(short), schemas::result(short));
-    let summary = arguments.get("description").and_then(Value::as_str);
-    Some(Registered {
-        summary: summary.map(str::to_owned),
-        name: FunctionName::parse(name).ok()?,
-        version: Version::new(1, 0, 0),
-        errors: errors_of(short),
-        extensions: Some(EXTENSIONS.to_vec()),
-        arguments,
-        result,
-        prepare: Box::new(prepare),
-        result_size: Arc::default(),
-        is_system: true,
-        needs,
-        is_look: LOOKS.contains(&short),
-    })
+const SPECS: [Spec; 13] = [
+    acquire::SPEC,
+    activity::SPEC,
+    capabilities::SPEC,
+    describe::SPEC,
+    extend::SPEC,
+    force_release::SPEC,
+    health::SPEC,
+    list::SPEC,
+    ping::SPEC,
+    release::SPEC,
+    status::SPEC,
+    waiters::SPEC,
+    withdraw::SPEC,
+];
+
+/// All of them, each under its names.
+pub(crate) fn functions(limits: &Arc<Limits>) -> Vec<Registered> {
+    let specs = SPECS.into_iter();
+    specs.flat_map(|spec| spec.registered(limits)).collect()
 }
+
+impl Spec {
+    fn registered(self, limits: &Arc<Limits>) -> impl Iterator<Item = Registered> {
+        let arguments = schemas::arguments(self.schema);
+        let result = schemas::result(self.schema);
+        let summary = arguments.get("description").and_then(Value::as_str);
+        let summary = summary.map(str::to_owned);
+        let error = |(code, why): &(ErrorCode, &str)| (code.clone(), (*why).to_owned());
+        let errors: Vec<(ErrorCode, String)> = self.errors.iter().map(error).collect();
+        let names = self.names.iter();
+        names.filter_map(move |name| {
+            let limits = limits.clone();
+            let prepare = self.prepare;
+            Some(Registered {
+                summary: summary.clone(),
+                name: FunctionName::parse(name).ok()?,
+                version: Version::new(1, 0, 0),
+                errors: errors.clone(),
+                extensions: Some(EXTENSIONS.to_vec()),
+                arguments: arguments.clone(),
+                result: result.clone(),
+                prepare: Box::new(move |arguments| prepare(arguments, &limits)),
+                result_size: Arc::default(),
+                is_system: true,
+                needs: self.needs,
+                is_look: self.is_look,
+            })
+        })
+    }
+}
+
+const STORE_UNAVAILABLE: (ErrorCode, &str) =
+    (ErrorCode::Unavailable, "The lock store is unavailable");
+
+/// Why an owner may have no lease to act on.
+const NOT_HELD: &[(ErrorCode, &str)] = &[
+    (
+        ErrorCode::LockNotFound,
+        "The lock is not held, or it has expired",
+    ),
+    (
+        ErrorCode::LockAlreadyReleased,
+        "This owner's lease was released before; `details.forced` says whether by force-release",
+    ),
+    (
+        ErrorCode::LockOwnershipMismatch,
+        "Another owner holds it, or the same by another fence",
+    ),
+    (
+        ErrorCode::InvalidArguments,
+        "The owner has several leases on this key, and `fence` does not say which",
+    ),
+    STORE_UNAVAILABLE,
+];
 
 /// The locks that a caller is not confined to are out of reach.
 fn check_lock(context: &Context, name: &LockName) -> Result<(), ErrorObject> {
@@ -117,30 +143,19 @@ fn check_lock(context: &Context, name: &LockName) -> Result<(), ErrorObject> {
     allowed.inspect_err(|_| context.server.metrics.refused(Refusal::Forbidden))
 }
 
-/// What is done to a lock that not everybody may do.
-fn audit_entry<'a>(context: &'a Context, act: &'a str, key: &'a LockName) -> AuditEntry<'a> {
+/// An act on locks that takes a special right.
+fn audit_entry<'a>(
+    context: &'a Context,
+    act: &'a str,
+    names: impl IntoIterator<Item = &'a LockName>,
+) -> AuditEntry<'a> {
     AuditEntry {
         who: context.caller_name(),
         from: context.call.from.as_deref(),
         act,
         function: Some(context.function().as_str()),
         request: Some(context.request_id().as_str()),
-        lock: Some(key.as_str()),
-        ..AuditEntry::default()
-    }
-}
-
-/// And how it went.
-fn audit_outcome<'a>(
-    entry: &AuditEntry<'a>,
-    ended: Result<&'a Lease, &'a ErrorObject>,
-) -> AuditEntry<'a> {
-    let lease = ended.ok();
-    AuditEntry {
-        result: ended.err().map_or("OK", |error| error.code.as_str()),
-        holder: lease.map(|lease| lease.owner.as_str()),
-        fence: lease.map(|lease| lease.fence.to_string()),
-        ..entry.clone()
+        ..AuditEntry::about(names)
     }
 }
 
@@ -148,7 +163,8 @@ fn audit_outcome<'a>(
 async fn audit_for_owner(context: &Context, act: &str, lease: &Lease) {
     let caller = &context.call.caller;
     if lease.caller.as_ref() != caller.name() && caller.has_one_of(&[Role::Admin]) {
-        let entry = audit_outcome(&audit_entry(context, act, &lease.name), Ok(lease));
+        let entry = audit_entry(context, act, lease.locks.names());
+        let entry = entry.ended(std::slice::from_ref(lease));
         context.server.audit.done(&entry).await;
     }
 }
@@ -159,68 +175,66 @@ async fn audited(
     context: &Context,
     act: &str,
     key: &LockName,
-    work: impl Future<Output = Result<Lease, ErrorObject>>,
-) -> Result<Lease, ErrorObject> {
+    work: impl Future<Output = Result<Vec<Lease>, ErrorObject>>,
+) -> Result<Vec<Lease>, ErrorObject> {
     let audit = &context.server.audit;
-    let entry = audit_entry(context, act, key);
+    let entry = audit_entry(context, act, [key]);
     let announced = audit.announce(&entry).await.map_err(|error| {
         tracing::error!(%error, act, "refused, because it cannot be written to the audit log");
         unavailable("The audit log cannot be written")
     })?;
     let ended = work.await;
-    let entry = audit_outcome(&entry, ended.as_ref());
+    let entry = match &ended {
+        Ok(leases) => entry.ended(leases),
+        Err(error) => AuditEntry {
+            result: error.code.as_str(),
+            ..entry
+        },
+    };
     audit.outcome(announced, &entry).await;
     ended
 }
 
-/// The errors that a system function has of its own.
-fn errors_of(function: &str) -> Vec<(ErrorCode, String)> {
-    use ErrorCode::{
-        Forbidden, FunctionNotFound, LockAcquisitionFailed, LockAlreadyReleased, LockNotFound,
-        LockOwnershipMismatch, LockTimeout, Unavailable, VersionNotFound,
-    };
-    let errors: &[(ErrorCode, &str)] = match function {
-        "release" | "extend" => &[
-            (LockNotFound, "The lock is not held, or it has expired"),
-            (
-                LockAlreadyReleased,
-                "This owner's lease was released before; `details.forced` says whether by force-release",
-            ),
-            (
-                LockOwnershipMismatch,
-                "Another owner holds it, or the same by another fence",
-            ),
-            (Unavailable, "The lock store is unavailable"),
-        ],
-        "force-release" => &[
-            (Forbidden, "The caller is no admin"),
-            (LockNotFound, "The lock is not held"),
-            (
-                LockOwnershipMismatch,
-                "A lease with another fence than the named one holds it",
-            ),
-            (Unavailable, "The lock store is unavailable"),
-        ],
-        "acquire" => &[
-            (
-                LockAcquisitionFailed,
-                "It is held, and the caller does not wait",
-            ),
-            (
-                LockTimeout,
-                "It was held for as long as the caller wanted to wait",
-            ),
-            (Unavailable, "The lock store is unavailable"),
-        ],
-        "status" | "list" | "waiters" => &[(Unavailable, "The lock store is unavailable")],
-        "describe" => &[
-            (FunctionNotFound, "There is no such function"),
-            (VersionNotFound, "The function has no such version"),
-        ],
-        _ => &[],
-    };
-    let own = |(code, message): &(ErrorCode, &str)| (code.clone(), (*message).to_owned());
-    errors.iter().map(own).collect()
+/// How many entries a list has, unless the caller says otherwise.
+const DEFAULT_LIMIT: usize = 100;
+/// How many a caller may ask for.
+const MAX_LIMIT: usize = 1000;
+
+/// `key`, `owner` and `fence`: the lease that `release` and `extend` are about.
+fn read_held(fields: &mut Fields<'_>) -> Option<Held> {
+    let name = fields.required("key", parsed(LockName::parse));
+    let owner = fields.required("owner", parsed(Owner::parse));
+    let fence = fields.optional("fence", parsed(str::parse::<Fence>));
+    Some(Held {
+        name: name?,
+        owner: owner?,
+        fence,
+    })
+}
+
+/// Whose a lease is, or would become, as a caller may see it.
+struct Party<'a> {
+    owner: &'a Owner,
+    caller: Option<&'a CallerName>,
+    note: Option<&'a Note>,
+    /// Whether the caller that sees it may use all of its keys.
+    is_in_reach: bool,
+}
+
+impl Party<'_> {
+    fn show(&self, context: &Context) -> Map<String, Value> {
+        let (to, secret) = (&context.call.caller, &context.server.secret);
+        let owner = to.sees_owner(self.owner, self.caller, self.is_in_reach, secret);
+        let mut shown = Map::new();
+        shown.insert("owner".to_owned(), owner.into());
+        if let Some(caller) = self.caller {
+            shown.insert("caller".to_owned(), caller.as_str().into());
+        }
+        if let Some(note) = self.note {
+            shown.insert("note".to_owned(), note.as_str().into());
+        }
+        shown
+    }
 }
 
 /// The arguments of a system function.
@@ -237,7 +251,8 @@ where
     call(async move |context| {
         let tasks = context.server.tasks.clone();
         let task = tasks.spawn(run(context).in_current_span());
-        task.await.unwrap_or_else(|_| Err(internal_error()))
+        let done = task.await.unwrap_or_else(|_| Err(internal_error()));
+        done.map_err(Errors::from)
     })
 }
 
@@ -245,7 +260,7 @@ where
 fn call<F, Fut>(run: F) -> PreparedCall
 where
     F: FnOnce(Context) -> Fut + Send + 'static,
-    Fut: Future<Output = Result<Value, ErrorObject>> + Send + 'static,
+    Fut: Future<Output = Result<Value, Errors>> + Send + 'static,
 {
     Box::new(|context| {
         Box::pin(async move {
@@ -256,6 +271,10 @@ where
 }
 
 fn store_failed(error: &StoreError) -> ErrorObject {
+    if let StoreError::Unsupported(_) = error {
+        // Not `UNAVAILABLE`: to try again would not help.
+        return ErrorObject::new(ErrorCode::InvalidArguments, error.to_string());
+    }
     tracing::error!(%error, "the lock store failed");
     unavailable("The lock store is unavailable")
 }
@@ -279,32 +298,15 @@ fn not_held(why: NotHeld, key: &LockName) -> ErrorObject {
             ErrorCode::LockOwnershipMismatch,
             "Lock is owned by a different process",
         ),
+        NotHeld::Ambiguous => (
+            ErrorCode::InvalidArguments,
+            "`fence` is required: the owner has several leases on this key",
+        ),
     };
     let error = ErrorObject::new(code, message).with_detail("key", key.as_str());
     match why {
         NotHeld::AlreadyReleased { forced: true } => error.with_detail("forced", true),
+        NotHeld::Ambiguous => error.at(arguments_pointer().key("fence")),
         _ => error,
     }
-}
-
-/// A held lock as `status` and `list` show it.
-fn show(status: &LockStatus, now: Timestamp, to: &Caller, secret: &Secret) -> Value {
-    let lease = &status.lease;
-    let left = lease.expires_at.remaining(now).as_millis();
-    let mut shown = json!({
-        "key": lease.name.as_str(),
-        "locked": true,
-        "owner": to.sees_owner(&lease.owner, lease.caller.as_ref(), secret),
-        "acquired_at": timestamp(lease.acquired_at),
-        "expires_at": timestamp(lease.expires_at),
-        "ttl_remaining": u64::try_from(left.div_ceil(1000)).unwrap_or(u64::MAX),
-        "fence": lease.fence.to_string(),
-    });
-    if status.waiters > 0 {
-        shown["waiters"] = status.waiters.into();
-    }
-    if let Some(caller) = &lease.caller {
-        shown["caller"] = caller.as_str().into();
-    }
-    shown
 }

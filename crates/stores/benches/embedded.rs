@@ -1,16 +1,18 @@
 //! What durable locks cost: `cargo bench -p forrst-stores --bench embedded`.
 //!
 //! Acquire and release of the embedded store, side by side with the same rows written by one SQLite transaction for each
-//! operation, as a lock server without group commit does it; then the start with a million leases, and the size of the
-//! file after a million cycles. Figures depend on the disk; the ratio is what counts.
+//! operation, as a lock server without group commit does it; then the start with a million leases, a page of their list, and the
+//! size of the file after a million cycles. Figures depend on the disk; the ratio is what counts.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use forrst_lock::state::{Acquire, Acquired, Claim, Release};
-use forrst_lock::{LockKey, LockName, LockStore, Owner, Ticket, Ttl};
-use forrst_stores::{Durability, EmbeddedStore};
+use forrst_lock::model::{Acquire, Acquired, Claim, Held};
+use forrst_lock::{
+    ListRequest, LockKey, LockName, LockStore, LockStoreExt, Locks, Owner, Ticket, Ttl,
+};
+use forrst_stores::{Durability, EmbeddedOptions, EmbeddedStore};
 use rusqlite::{Connection, TransactionBehavior, params};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
@@ -46,28 +48,45 @@ fn name(key: &str) -> LockName {
     LockName::global(&LockKey::parse(key).unwrap())
 }
 
+fn open(folder: &Path, durability: Durability) -> EmbeddedStore {
+    let mut options = EmbeddedOptions::default();
+    options.durability = durability;
+    options.timeout = Duration::from_secs(60);
+    EmbeddedStore::open(folder, &options).unwrap()
+}
+
 async fn acquire(store: &EmbeddedStore, name: &LockName, owner: &Owner) {
-    let claim = Claim {
-        owner: owner.clone(),
-        caller: None,
-        attempt: None,
+    let acquire = Acquire {
+        claim: Claim {
+            locks: Locks::exclusive(name.clone()),
+            owner: owner.clone(),
+            caller: None,
+            note: None,
+            attempt: None,
+            ttl: Ttl::new(HOUR).unwrap(),
+        },
         ticket: Ticket::random(),
-        ttl: Ttl::new(HOUR).unwrap(),
+        node: None,
+        wait: None,
     };
-    let answer = store.acquire(name, Acquire { claim, wait: None }).await;
+    let answer = store.acquire(acquire).await;
     assert!(matches!(answer.unwrap().outcome, Acquired::Granted(_)));
 }
 
 async fn cycle(store: &EmbeddedStore, name: &LockName, owner: &Owner) {
     acquire(store, name, owner).await;
-    let owner = owner.clone();
-    let released = store.release(name, Release { owner, fence: None }).await;
+    let held = Held {
+        name: name.clone(),
+        owner: owner.clone(),
+        fence: None,
+    };
+    let released = store.release(held).await;
     assert!(released.unwrap().outcome.is_ok());
 }
 
 fn embedded(callers: usize, durability: Durability) -> f64 {
     let folder = tempfile::tempdir_in(".").unwrap();
-    let store = Arc::new(EmbeddedStore::open(folder.path(), durability).unwrap());
+    let store = Arc::new(open(folder.path(), durability));
     runtime().block_on(async {
         let start = Instant::now();
         let mut tasks = JoinSet::new();
@@ -164,7 +183,7 @@ fn plain_release(database: &mut Connection, name: &str) {
 
 fn start_with_a_million() {
     let folder = tempfile::tempdir_in(".").unwrap();
-    let store = Arc::new(EmbeddedStore::open(folder.path(), Durability::Process).unwrap());
+    let store = Arc::new(open(folder.path(), Durability::Process));
     runtime().block_on(async {
         let mut tasks = JoinSet::new();
         for task in 0..100 {
@@ -180,18 +199,49 @@ fn start_with_a_million() {
     });
     drop(store);
     let start = Instant::now();
-    let store = EmbeddedStore::open(folder.path(), Durability::Full).unwrap();
+    let store = open(folder.path(), Durability::Full);
     let took = start.elapsed();
     let is_held = runtime()
         .block_on(store.inspect(&name("orders:99:9999")))
         .unwrap();
-    assert!(is_held.outcome.is_some());
+    assert!(is_held.outcome.holder().is_some());
     println!("start with a million leases: {:.2} s", took.as_secs_f64());
+    list_a_million(&store);
+}
+
+/// Every page of a hundred and of a thousand, one after the other.
+fn list_a_million(store: &EmbeddedStore) {
+    let runtime = runtime();
+    for limit in [100, 1000] {
+        let mut request = ListRequest {
+            limit,
+            ..ListRequest::default()
+        };
+        let mut times = Vec::new();
+        let mut count = 0;
+        loop {
+            let start = Instant::now();
+            let page = runtime.block_on(store.list(&request)).unwrap();
+            times.push(start.elapsed());
+            count += page.locks.len();
+            request.cursor = page.cursor;
+            if request.cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(count, 1_000_000);
+        times.sort_unstable();
+        println!(
+            "a page of {limit} of them: {:?} in the middle, {:?} at most",
+            times[times.len() / 2],
+            times[times.len() - 1]
+        );
+    }
 }
 
 fn a_million_cycles() {
     let folder = tempfile::tempdir_in(".").unwrap();
-    let store = Arc::new(EmbeddedStore::open(folder.path(), Durability::Process).unwrap());
+    let store = Arc::new(open(folder.path(), Durability::Process));
     runtime().block_on(async {
         let mut tasks = JoinSet::new();
         for task in 0..500 {

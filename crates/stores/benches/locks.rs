@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use forrst_lock::{
     AcquireOutcome, AcquireRequest, Config, EventKind, LeaseGuard, LockKey, LockName, LockService,
-    LockStore, Owner, Ttl,
+    LockStore, Locks, Owner, Ttl,
 };
 use forrst_stores::MemoryStore;
 use tokio::runtime::{Builder, Runtime};
@@ -62,9 +62,10 @@ fn name(key: &str) -> LockName {
 
 fn request(name: LockName, owner: &Owner, ttl: Duration, wait: Option<Duration>) -> AcquireRequest {
     AcquireRequest {
-        name,
+        locks: Locks::exclusive(name),
         owner: owner.clone(),
         caller: None,
+        note: None,
         ttl: Ttl::new(ttl).unwrap(),
         wait,
         attempt: None,

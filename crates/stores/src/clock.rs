@@ -1,29 +1,58 @@
 //! The time of a store that lives in one process.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+#[cfg(not(shuttle))]
+pub(crate) use self::machine::Clock;
+#[cfg(shuttle)]
+pub(crate) use self::ticks::Clock;
 
-use forrst_lock::Timestamp;
-use tokio::time::Instant;
+#[cfg(not(shuttle))]
+mod machine {
+    use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Starts with the machine's wall clock and goes on with its monotonic one, so that nobody can set it back.
-#[derive(Debug)]
-pub(crate) struct Clock {
-    started: Instant,
-    started_at: Timestamp,
-}
+    use forrst_lock::Timestamp;
+    use tokio::time::Instant;
 
-impl Clock {
-    pub(crate) fn start() -> Self {
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        Self {
-            started: Instant::now(),
-            started_at: Timestamp::from_millis(0) + since_epoch,
-        }
+    /// Starts with the machine's wall clock and goes on with its monotonic one, so that nobody can set it back.
+    #[derive(Debug)]
+    pub(crate) struct Clock {
+        started: Instant,
+        started_at: Timestamp,
     }
 
-    pub(crate) fn now(&self) -> Timestamp {
-        self.started_at + self.started.elapsed()
+    impl Clock {
+        pub(crate) fn start() -> Self {
+            let since_epoch = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
+            Self {
+                started: Instant::now(),
+                started_at: Timestamp::from_millis(0) + since_epoch,
+            }
+        }
+
+        pub(crate) fn now(&self) -> Timestamp {
+            self.started_at + self.started.elapsed()
+        }
+    }
+}
+
+#[cfg(shuttle)]
+mod ticks {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use forrst_lock::{Fences, Timestamp};
+
+    /// A millisecond later each time that it is read: the same in every run of a schedule.
+    #[derive(Debug)]
+    pub(crate) struct Clock(AtomicU64);
+
+    impl Clock {
+        pub(crate) fn start() -> Self {
+            Self(AtomicU64::new(Fences::EPOCH_MILLIS))
+        }
+
+        pub(crate) fn now(&self) -> Timestamp {
+            Timestamp::from_millis(self.0.fetch_add(1, Ordering::Relaxed))
+        }
     }
 }

@@ -2,21 +2,30 @@
 //!
 //! Every store fulfils the contract of [`forrst_lock::LockStore`] and passes its suite.
 
+#[cfg(feature = "memory")]
 mod clock;
 #[cfg(feature = "embedded")]
 mod embedded;
+#[cfg(any(feature = "embedded", feature = "memory"))]
+mod fences;
+#[cfg(feature = "embedded")]
+mod journal;
 #[cfg(feature = "memory")]
 mod memory;
 mod open;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(feature = "embedded", feature = "memory"))]
+mod report;
+#[cfg(feature = "memory")]
 mod sync;
+#[cfg(any(feature = "embedded", feature = "memory"))]
 mod table;
 
 #[cfg(feature = "embedded")]
-pub use embedded::{Durability, EmbeddedError, EmbeddedStore};
+pub use embedded::{Durability, EmbeddedError, EmbeddedOptions, EmbeddedStore};
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
-pub use open::{OpenError, OpenOptions, open, url_without_secrets};
+pub use open::{OpenError, OpenOptions, STORE_TIMEOUT, open, url_without_secrets};
 #[cfg(feature = "redis")]
 pub use redis::{RedisError, RedisOptions, RedisStore};

@@ -1,40 +1,49 @@
 //! Locks in the memory of this process.
 
-use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::PoisonError;
+use std::ops::Add;
+use std::sync::{PoisonError, Weak};
 
 use async_trait::async_trait;
-use forrst_lock::state::{
-    Abandon, Acquire, Acquired, Command, Extend, ForceRelease, Release, Settle,
-};
+use forrst_lock::model::{Command, Env, Locks, Outcome};
 use forrst_lock::{
-    Answer, Capabilities, Fence, Lease, ListError, ListRequest, LockName, LockStatus, LockStore,
-    NotHeld, Page, ReleaseMemory, Secret, Settled, StoreError, Ticket, Timestamp, Waiter, Waiting,
-    Wake,
+    Answer, Capabilities, Counts, Fence, Fences, ListError, ListRequest, LockName, LockStatus,
+    LockStore, Node, Nodes, Page, ReleaseMemory, Secret, StoreError, Ticket, Waiter,
 };
 
 use crate::clock::Clock;
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
-use crate::table::Table;
+use crate::fences::mint;
+use crate::report::report;
+use crate::sync::{Mutex, MutexGuard, NameHasher};
+use crate::table::{Remembered, Table, step_any};
 
-/// The state machine of [`forrst_lock::state`] itself, many keys to a shard. Nothing outlives the process.
+/// The model of [`forrst_lock::model`] itself, many keys to a shard. Nothing outlives the process.
+///
+/// A command on one key locks its shard. One that concerns several keys locks all shards, in their order: while it lasts,
+/// about a microsecond, it is alone.
 ///
 /// A release is remembered for a [while](ReleaseMemory). Of more than 131 072 releases the oldest are forgotten sooner, so
 /// that memory is bounded by what is held.
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[Mutex<Table>]>,
-    hasher: RandomState,
-    last_fence: AtomicU64,
+    hasher: NameHasher,
     clock: Clock,
     secret: Secret,
     memory: ReleaseMemory,
+    nodes: Nodes,
 }
 
 /// Enough that two cores seldom meet, few enough to visit all of them every second.
+#[cfg(not(shuttle))]
 const SHARDS: usize = 64;
-const MAX_REMEMBERED_PER_SHARD: usize = 2048;
+/// Every lock is a choice for the scheduler.
+#[cfg(shuttle)]
+const SHARDS: usize = 2;
+const MOST_REMEMBERED_PER_SHARD: Remembered = Remembered {
+    releases: 2048,
+    withdrawals: 4096,
+};
 
 impl MemoryStore {
     /// An empty store.
@@ -44,55 +53,76 @@ impl MemoryStore {
 
     /// An empty store that remembers releases for this long.
     pub fn remembering(memory: ReleaseMemory) -> Self {
-        Self::with_last_fence(0, memory)
+        Self::with_last_fence(None, memory)
     }
 
-    /// A store whose next fence is the one after `last`.
-    fn with_last_fence(last: u64, memory: ReleaseMemory) -> Self {
-        let shard = |_| Mutex::new(Table::new(memory, MAX_REMEMBERED_PER_SHARD));
+    /// A store whose next fence is after `last`.
+    fn with_last_fence(last: Option<Fence>, memory: ReleaseMemory) -> Self {
+        let fences = Fences::after(last);
+        let shard = |_| Mutex::new(Table::new(MOST_REMEMBERED_PER_SHARD, memory, fences));
         Self {
             shards: (0..SHARDS).map(shard).collect(),
-            hasher: RandomState::new(),
-            last_fence: AtomicU64::new(last),
+            hasher: NameHasher::default(),
             clock: Clock::start(),
             secret: Secret::random(),
             memory,
+            nodes: Nodes::default(),
         }
     }
 
-    /// How many leases are held, including those that ran out within the last second.
+    /// How many keys are held, including those whose leases ran out within the last second.
     pub fn held(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).held()).sum()
     }
 
-    fn run<C: Command<Waiter>>(&self, name: &LockName, command: C) -> Answer<C::Outcome> {
-        let mut table = lock(self.shard(name));
-        self.run_in(&mut table, name, command, self.clock.now())
+    fn run(&self, command: &Command) -> Answer<Outcome> {
+        let single = command.single();
+        let answer = single.and_then(|name| self.run_single(name, command));
+        answer.unwrap_or_else(|| self.run_in_all(command))
     }
 
-    /// One step, and everyone told whom it concerns.
-    fn run_in<C: Command<Waiter>>(
-        &self,
-        table: &mut Table,
-        name: &LockName,
-        command: C,
-        now: Timestamp,
-    ) -> Answer<C::Outcome> {
-        let mint = &mut || self.mint();
-        let done = table.apply(name, command, now, mint);
-        let mut to_tell = done.woken;
-        while let Some(woken) = to_tell.pop() {
-            let is_grant = matches!(woken.wake, Wake::Granted(_));
-            if !woken.waiter.wake(woken.wake) && is_grant {
-                let ticket = woken.ticket;
-                to_tell.extend(table.apply(name, Abandon { ticket }, now, mint).woken);
-            }
-        }
-        Answer {
-            outcome: done.outcome,
+    /// A command on one key, if it concerns no other.
+    fn run_single(&self, name: &LockName, command: &Command) -> Option<Answer<Outcome>> {
+        let mut table = lock(self.shard(name));
+        let now = self.clock.now();
+        let mut transitions = std::mem::take(&mut table.spare);
+        let outcome = table.step_single(command, now, &mut transitions)?;
+        report(
+            &self.nodes,
+            &mut transitions,
             now,
-            expired: done.expired,
+            |command, transitions| {
+                // Concerns no other key either: nobody else gets at this one meanwhile.
+                table.step_single(command, now, transitions);
+            },
+        );
+        table.spare = transitions;
+        Some(Answer { outcome, now })
+    }
+
+    /// A command that may concern any keys.
+    fn run_in_all(&self, command: &Command) -> Answer<Outcome> {
+        // Locked in their order, so that two that lock all of them never wait for each other.
+        let mut tables: Vec<_> = self.shards.iter().map(lock).collect();
+        let now = self.clock.now();
+        let mut fences: Vec<Fences> = tables.iter().map(|table| table.fences).collect();
+        let index_of = |name: &LockName| self.shard_index(name);
+        let mut mint = |locks: &Locks| mint(&mut fences, index_of, locks, now);
+        let mut env = Env::single_node(now, &mut mint, self.memory);
+        let mut transitions = Vec::new();
+        let outcome = step_any(&mut tables, &index_of, command, &mut env, &mut transitions);
+        report(
+            &self.nodes,
+            &mut transitions,
+            now,
+            |command, transitions| {
+                step_any(&mut tables, &index_of, command, &mut env, transitions);
+            },
+        );
+        for (table, fences) in tables.iter_mut().zip(fences) {
+            table.fences = fences;
         }
+        Answer { outcome, now }
     }
 
     fn shard_index(&self, name: &LockName) -> usize {
@@ -103,15 +133,6 @@ impl MemoryStore {
 
     fn shard(&self, name: &LockName) -> &Mutex<Table> {
         &self.shards[self.shard_index(name)]
-    }
-
-    fn mint(&self) -> Option<Fence> {
-        let next = |last: u64| Fence::new(last + 1).map(Fence::number);
-        let last = self
-            .last_fence
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
-            .ok()?;
-        Fence::new(last + 1)
     }
 }
 
@@ -133,6 +154,7 @@ impl LockStore for MemoryStore {
             durable: false,
             shared: false,
             notifies: false,
+            kinds: true,
             release_memory: self.memory,
         }
     }
@@ -141,59 +163,25 @@ impl LockStore for MemoryStore {
         self.secret
     }
 
-    async fn acquire(
-        &self,
-        name: &LockName,
-        command: Acquire<Waiter>,
-    ) -> Result<Answer<Acquired>, StoreError> {
-        Ok(self.run(name, command))
+    fn subscribe(&self, node: Weak<dyn Node>) {
+        self.nodes.add(node);
+    }
+
+    async fn submit(&self, command: Command) -> Result<Answer<Outcome>, StoreError> {
+        Ok(self.run(&command))
     }
 
     fn abandon(&self, name: &LockName, ticket: Ticket) {
-        self.run(name, Abandon { ticket });
+        let name = name.clone();
+        self.run(&Command::Abandon { name, ticket });
     }
 
-    async fn release(
-        &self,
-        name: &LockName,
-        command: Release,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        Ok(self.run(name, command))
-    }
-
-    async fn extend(
-        &self,
-        name: &LockName,
-        command: Extend,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        Ok(self.run(name, command))
-    }
-
-    async fn force_release(
-        &self,
-        name: &LockName,
-        command: ForceRelease,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        Ok(self.run(name, command))
-    }
-
-    async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {
-        let mut table = lock(self.shard(name));
-        let answer = self.run_in(&mut table, name, Settle, self.clock.now());
-        Ok(Answer {
-            outcome: table.settled(name),
-            now: answer.now,
-            expired: answer.expired,
-        })
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError> {
+    async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError> {
         let table = lock(self.shard(name));
         let now = self.clock.now();
         Ok(Answer {
             outcome: table.inspect(name, now),
             now,
-            expired: None,
         })
     }
 
@@ -201,12 +189,11 @@ impl LockStore for MemoryStore {
         &self,
         name: &LockName,
         limit: usize,
-    ) -> Result<Answer<Vec<Waiting>>, StoreError> {
+    ) -> Result<Answer<Vec<Waiter>>, StoreError> {
         let table = lock(self.shard(name));
         Ok(Answer {
             outcome: table.queue(name, limit),
             now: self.clock.now(),
-            expired: None,
         })
     }
 
@@ -217,37 +204,51 @@ impl LockStore for MemoryStore {
         let now = self.clock.now();
         let mut locks = Vec::new();
         for shard in &self.shards[first_shard..] {
-            let wanted = request.limit + 1 - locks.len();
-            locks.append(&mut lock(shard).list(&request.prefix, after.as_ref(), wanted, now));
+            loop {
+                let wanted = request.limit + 1 - locks.len();
+                let (mut found, next) =
+                    lock(shard).list(&request.prefix, after.as_ref(), wanted, now);
+                locks.append(&mut found);
+                after = next;
+                if after.is_none() || locks.len() > request.limit {
+                    break;
+                }
+            }
             if locks.len() > request.limit {
                 break;
             }
-            after = None;
         }
         Ok(Page::cut(locks, request.limit, now))
     }
 
-    async fn expire(&self, limit: usize) -> Result<Vec<Lease>, StoreError> {
-        let mut expired = Vec::new();
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        let mut count = 0;
         for shard in &self.shards {
-            let mut table = lock(shard);
             let now = self.clock.now();
-            while expired.len() < limit
-                && let Some(name) = table.first_due(now)
-            {
-                expired.extend(self.run_in(&mut table, &name, Settle, now).expired);
+            while count < limit {
+                let Some(name) = lock(shard).first_due(now) else {
+                    break;
+                };
+                self.run(&Command::Settle(name));
+                count += 1;
             }
-            table.collect_tombstones(now);
+            lock(shard).tidy(now);
         }
-        Ok(expired)
+        Ok(count)
     }
 
     async fn health(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn held(&self) -> Result<usize, StoreError> {
-        Ok(Self::held(self))
+    async fn broadcast(&self, message: &[u8]) -> Result<(), StoreError> {
+        self.nodes.message(message);
+        Ok(())
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        let counts = self.shards.iter().map(|shard| lock(shard).counts());
+        Ok(counts.fold(Counts::default(), Add::add))
     }
 }
 

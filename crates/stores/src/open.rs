@@ -1,13 +1,20 @@
 //! A store by its URL.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use forrst_lock::{LockStore, ReleaseMemory};
 
-/// What a store can be told besides its URL.
-#[derive(Debug, Clone, Default)]
+/// How long a call to a store takes at most, unless another time is set.
+pub const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The options of a store besides its URL.
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct OpenOptions {
+    /// How long a call to the store takes at most: then it fails, and the error says whether something may have been done all
+    /// the same.
+    pub store_timeout: Duration,
     /// How long a release is remembered, in every kind of store.
     pub release_memory: ReleaseMemory,
     /// What the embedded store survives.
@@ -16,6 +23,19 @@ pub struct OpenOptions {
     /// How to use a Redis.
     #[cfg(feature = "redis")]
     pub redis: crate::RedisOptions,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            store_timeout: STORE_TIMEOUT,
+            release_memory: ReleaseMemory::default(),
+            #[cfg(feature = "embedded")]
+            durability: crate::Durability::default(),
+            #[cfg(feature = "redis")]
+            redis: crate::RedisOptions::default(),
+        }
+    }
 }
 
 /// Why a store cannot be opened.
@@ -55,17 +75,18 @@ pub async fn open(url: &str, options: &OpenOptions) -> Result<Arc<dyn LockStore>
         Some(("embedded", "")) => Err(OpenError::NoFolder),
         #[cfg(feature = "embedded")]
         Some(("embedded", folder)) => {
-            let store = crate::EmbeddedStore::open_remembering(
-                folder,
-                options.durability,
-                options.release_memory,
-            )?;
-            Ok(Arc::new(store))
+            let embedded = crate::EmbeddedOptions {
+                durability: options.durability,
+                release_memory: options.release_memory,
+                timeout: options.store_timeout,
+            };
+            Ok(Arc::new(crate::EmbeddedStore::open(folder, &embedded)?))
         }
         #[cfg(feature = "redis")]
         Some((scheme, _)) if scheme.starts_with("redis") || scheme.starts_with("valkey") => {
             let redis = crate::RedisOptions {
                 release_memory: options.release_memory,
+                timeout: options.store_timeout,
                 ..options.redis.clone()
             };
             Ok(Arc::new(crate::RedisStore::open(url, &redis).await?))

@@ -1,9 +1,9 @@
 //! Locks in Redis or Valkey, for as many processes as there are.
 //!
-//! The state machine is spelt in Lua (`redis/scripts`): every call is one script, so one atomic step and one round trip.
-//! The queue is in Redis as well. Each process keeps its own waiters at hand ([`waiters`]) and hears from the others
-//! through a channel of its own ([`listener`]); a message that is lost is made up for by the service's regular
-//! [`settle`](LockStore::settle).
+//! The model is spelt in Lua (`redis/scripts`), so far for exclusive locks on single keys: every command is one script, so one
+//! atomic step and one round trip. The queue is in Redis as well. Each process knows which of its calls wait ([`waiters`]) and
+//! hears from the others through a channel of its own ([`listener`]); a message that is lost is made up for by the service's
+//! regular [`Command::Settle`].
 
 mod connect;
 mod connection;
@@ -12,40 +12,39 @@ mod link;
 mod listener;
 mod replication;
 mod reply;
+mod rollbacks;
 mod script;
 mod setup;
 mod start;
-mod undo;
+mod submit;
 mod waiters;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, NotHeld, Release, Wake};
+use forrst_lock::model::{Command, Outcome};
 use forrst_lock::{
-    Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, Page,
-    ReleaseMemory, Secret, Settled, StoreError, Ticket, Timestamp, Waiter, Waiting,
+    Answer, Capabilities, Counts, Kind, ListError, ListRequest, LockName, LockStatus, LockStore,
+    Node, Page, ReleaseMemory, Secret, StoreError, Ticket, Timestamp, Waiter,
 };
 use fred::error::Error as FredError;
 use fred::types::Value;
 use fred::util::redis_keyslot;
 use futures_util::future::{join_all, try_join_all};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use connection::store_error;
-use keyspace::{FORMAT, Partition, ticket_text};
-use link::{Asked, Link, Reply};
+use keyspace::{FORMAT, Partition};
+use link::Link;
 use reply::{BadReply, Parts};
 use start::NotStarted;
 
 use crate::url_without_secrets;
 
-/// How many of a key's waiters are looked after in one step.
-const LOOKED_AFTER: usize = 64;
 /// How many partitions are listed at once.
 const LISTED_AT_ONCE: usize = 16;
 const SETTLED_AT_ONCE: usize = 64;
@@ -103,7 +102,7 @@ pub enum RedisError {
         error: String,
     },
     /// Nobody answers, or not to us.
-    #[error("cannot use Redis at {url}: {}", told(.error))]
+    #[error("cannot use Redis at {url}: {}", message_of(.error))]
     Unreachable {
         /// Without its secrets.
         url: String,
@@ -129,7 +128,7 @@ pub enum RedisError {
 }
 
 /// What fred says, for people: of an I/O error it keeps only what is meant for programmers.
-fn told(error: &FredError) -> &str {
+fn message_of(error: &FredError) -> &str {
     let details = error.details();
     let message = details.split_once("message: \"").map(|(_, rest)| rest);
     let message = message.and_then(|rest| rest.split('"').next());
@@ -168,45 +167,6 @@ impl RedisStore {
                     error,
                 },
             })
-    }
-
-    /// Some of this process' waiters for `name` hear what they missed. Whether any was missing in the queue.
-    async fn look_after(
-        &self,
-        name: &LockName,
-        tickets: &[Ticket],
-    ) -> Result<(Answer<Settled>, bool), StoreError> {
-        let link = &self.link;
-        let since = Instant::now();
-        let arguments = tickets.iter().map(|ticket| ticket_text(*ticket).into());
-        let mut reply = link
-            .step(|all| &all.settle, name, None, arguments.collect())
-            .await?;
-        let expires_at = reply.outcome.text("time")?;
-        let expires_at = expires_at.parse().ok().map(Timestamp::from_millis);
-        let in_queue = reply.outcome.number("count")?;
-        let mut granted = reply.outcome.parts();
-        if !granted.is_empty() {
-            let (ticket, wake) = granted.news(name)?;
-            if let Wake::Granted(lease) = &wake {
-                link.until_replicated(lease, since).await?;
-            }
-            link.tell(name, ticket, wake);
-        }
-        let missing: Result<Vec<Ticket>, BadReply> = {
-            let mut missing = reply.outcome.parts();
-            std::iter::from_fn(|| (!missing.is_empty()).then(|| missing.ticket())).collect()
-        };
-        let missing = missing?;
-        let is_any_missing = !missing.is_empty();
-        link.ask_again(name, missing).await;
-        let in_queue = usize::try_from(in_queue).unwrap_or(usize::MAX);
-        let waiters = in_queue.max(link.waiters.count(name));
-        let settled = Settled {
-            expires_at,
-            waiters,
-        };
-        Ok((answer(settled, reply), is_any_missing))
     }
 
     /// Some names of held locks in one partition, after `after`.
@@ -252,10 +212,7 @@ impl RedisStore {
         Ok(Timestamp::from_millis(seconds * 1000 + micros / 1000))
     }
 
-    async fn inspect_all(
-        &self,
-        names: &[LockName],
-    ) -> Result<Vec<Answer<Option<LockStatus>>>, StoreError> {
+    async fn inspect_all(&self, names: &[LockName]) -> Result<Vec<Answer<LockStatus>>, StoreError> {
         try_join_all(names.iter().map(|name| self.inspect(name))).await
     }
 }
@@ -282,14 +239,6 @@ fn some_of<T>(results: Vec<Result<T, StoreError>>) -> Result<Vec<T>, StoreError>
     }
 }
 
-fn answer<T>(outcome: T, reply: Reply) -> Answer<T> {
-    Answer {
-        outcome,
-        now: reply.now,
-        expired: reply.expired,
-    }
-}
-
 #[async_trait]
 impl LockStore for RedisStore {
     fn capabilities(&self) -> Capabilities {
@@ -297,6 +246,7 @@ impl LockStore for RedisStore {
             durable: true,
             shared: true,
             notifies: true,
+            kinds: false,
             release_memory: self.release_memory,
         }
     }
@@ -305,31 +255,12 @@ impl LockStore for RedisStore {
         self.secret
     }
 
-    async fn acquire(
-        &self,
-        name: &LockName,
-        command: Acquire<Waiter>,
-    ) -> Result<Answer<Acquired>, StoreError> {
-        let Acquire { claim, wait } = command;
-        let ticket = claim.ticket;
-        let waiters = &self.link.waiters;
-        let wait = wait.map(|wait| {
-            waiters.add(name, claim.clone(), wait.waiter);
-            (wait.timeout, wait.max_ahead)
-        });
-        let asked = self.link.ask(name, &claim, wait, None).await;
-        if let Ok((Asked::Queued(_, place), _)) = &asked {
-            waiters.set_place(ticket, *place);
-        } else {
-            waiters.remove(ticket);
-        }
-        let (asked, reply) = asked?;
-        match asked {
-            Asked::Answered(outcome) | Asked::Queued(outcome, _) => Ok(answer(outcome, reply)),
-            Asked::Woken(_) | Asked::Undone => {
-                Err(StoreError::NotDone("the call was given up".into()))
-            }
-        }
+    fn subscribe(&self, node: Weak<dyn Node>) {
+        self.link.nodes.add(node);
+    }
+
+    async fn submit(&self, command: Command) -> Result<Answer<Outcome>, StoreError> {
+        self.run(command).await
     }
 
     fn abandon(&self, name: &LockName, ticket: Ticket) {
@@ -337,103 +268,45 @@ impl LockStore for RedisStore {
         self.link.abandon(name, ticket);
     }
 
-    async fn release(
-        &self,
-        name: &LockName,
-        command: Release,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        let fence = command.fence.map(|fence| fence.number().to_string());
-        let arguments = vec![
-            command.owner.as_str().into(),
-            fence.unwrap_or_default().into(),
-        ];
-        let mut reply = self
-            .link
-            .step(|all| &all.release, name, None, arguments)
-            .await?;
-        Ok(answer(reply.outcome.held(name)?, reply))
-    }
-
-    async fn extend(
-        &self,
-        name: &LockName,
-        command: Extend,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        let fence = command.fence.map(|fence| fence.number().to_string());
-        let arguments = vec![
-            command.owner.as_str().into(),
-            fence.unwrap_or_default().into(),
-            command.ttl.as_duration().as_millis().to_string().into(),
-        ];
-        let mut reply = self
-            .link
-            .step(|all| &all.extend, name, None, arguments)
-            .await?;
-        Ok(answer(reply.outcome.held(name)?, reply))
-    }
-
-    async fn force_release(
-        &self,
-        name: &LockName,
-        command: ForceRelease,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        let fence = command.fence.map(|fence| fence.number().to_string());
-        let arguments = vec![fence.unwrap_or_default().into()];
-        let mut reply = self
-            .link
-            .step(|all| &all.force_release, name, None, arguments)
-            .await?;
-        Ok(answer(reply.outcome.held(name)?, reply))
-    }
-
-    async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {
-        let tickets = self.link.waiters.of(name);
-        let mut some = tickets.chunks(LOOKED_AFTER);
-        let first = some.next().unwrap_or_default();
-        let (answer, mut is_any_missing) = self.look_after(name, first).await?;
-        // Whoever drops out of a queue does so from its head: where nobody is missing, nobody is behind it.
-        while is_any_missing && let Some(next) = some.next() {
-            (_, is_any_missing) = self.look_after(name, next).await?;
-        }
-        Ok(answer)
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError> {
+    async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError> {
         let mut reply = self
             .link
             .step(|all| &all.inspect, name, None, Vec::new())
             .await?;
-        let status = match reply.outcome.is_empty() {
+        let waiters = reply.outcome.size()?;
+        let holder = match reply.outcome.is_empty() {
             true => None,
-            false => Some(LockStatus {
-                waiters: usize::try_from(reply.outcome.number("count")?).unwrap_or(usize::MAX),
-                lease: reply.outcome.lease(name)?,
-            }),
+            false => Some(reply.outcome.lease(name)?),
         };
-        Ok(answer(status, reply))
+        let status = LockStatus {
+            name: name.clone(),
+            kind: holder.as_ref().map(|_| Kind::Exclusive),
+            holder_count: usize::from(holder.is_some()),
+            holders: holder.into_iter().collect(),
+            waiters,
+        };
+        Ok(Answer {
+            outcome: status,
+            now: reply.now,
+        })
     }
 
     async fn queue(
         &self,
         name: &LockName,
         limit: usize,
-    ) -> Result<Answer<Vec<Waiting>>, StoreError> {
+    ) -> Result<Answer<Vec<Waiter>>, StoreError> {
         let arguments = vec![limit.max(1).to_string().into()];
-        let mut reply = self
+        let reply = self
             .link
             .step(|all| &all.queue, name, None, arguments)
             .await?;
-        let waiting = reply.outcome.by_ref().map(|waiting| {
-            let mut parts = Parts::of(waiting);
-            Ok(Waiting {
-                owner: parts.owner()?,
-                caller: parts.caller()?,
-                since: parts.time()?,
-                until: parts.time()?,
-            })
-        });
-        let waiting: Result<Vec<Waiting>, BadReply> = waiting.collect();
-        Ok(answer(waiting?, reply))
+        let waiters = reply.outcome.map(|waiter| Parts::of(waiter).waiter());
+        let waiters: Result<Vec<Waiter>, BadReply> = waiters.collect();
+        Ok(Answer {
+            outcome: waiters?,
+            now: reply.now,
+        })
     }
 
     /// Partition by partition, by name in each.
@@ -458,7 +331,7 @@ impl LockStore for RedisStore {
             for names in names {
                 for status in self.inspect_all(&names).await? {
                     now = now.min(status.now);
-                    locks.extend(status.outcome);
+                    locks.extend(Some(status.outcome).filter(|it| it.holder_count > 0));
                 }
                 // Some that have run out may have kept others from being listed.
                 if names.len() == wanted {
@@ -466,12 +339,15 @@ impl LockStore for RedisStore {
                     break;
                 }
                 next += 1;
+                if locks.len() > request.limit {
+                    break;
+                }
             }
         }
         Ok(Page::cut(locks, request.limit, now))
     }
 
-    async fn expire(&self, limit: usize) -> Result<Vec<Lease>, StoreError> {
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         self.link.check()?;
         let link = &self.link;
         let arguments = [Value::from(limit.to_string())];
@@ -490,13 +366,12 @@ impl LockStore for RedisStore {
         }));
         let due = some_of(due.await)?.into_iter().flat_map(lock_names);
         let due: Vec<LockName> = due.take(limit).collect();
-        let mut expired = Vec::new();
+        let mut count = 0;
         for names in due.chunks(SETTLED_AT_ONCE) {
             let settled = join_all(names.iter().map(|name| self.settle(name))).await;
-            let settled = some_of(settled)?.into_iter();
-            expired.extend(settled.filter_map(|answer| answer.expired));
+            count += some_of(settled)?.len();
         }
-        Ok(expired)
+        Ok(count)
     }
 
     async fn health(&self) -> Result<(), StoreError> {
@@ -509,13 +384,13 @@ impl LockStore for RedisStore {
     }
 
     async fn close(&self) {
-        let mut undoing = self.link.undoing.subscribe();
-        let all_undone = undoing.wait_for(|count| *count == 0);
-        // What is not undone in time is free at its expiry.
-        let _ = timeout(self.link.timeout, all_undone).await;
+        let mut pending_rollbacks = self.link.pending_rollbacks.subscribe();
+        let all_rolled_back = pending_rollbacks.wait_for(|count| *count == 0);
+        // What is not rolled back in time is free at its expiry.
+        let _ = timeout(self.link.timeout, all_rolled_back).await;
     }
 
-    async fn held(&self) -> Result<usize, StoreError> {
+    async fn counts(&self) -> Result<Counts, StoreError> {
         self.link.check()?;
         let link = &self.link;
         let counts = link.keyspace.partitions().iter().map(async |partition| {
@@ -525,6 +400,6 @@ impl LockStore for RedisStore {
         });
         let counts = try_join_all(counts).await?;
         let counts = counts.into_iter().filter_map(|count| count.as_usize());
-        Ok(counts.sum())
+        Ok(Counts::exclusive(counts.sum()))
     }
 }

@@ -1,6 +1,14 @@
-//! The primitives that the interleaving tests replace.
+//! What the interleaving tests replace.
+
+#[cfg(not(shuttle))]
+pub(crate) use std::sync::{Mutex, MutexGuard};
+
+#[cfg(not(shuttle))]
+pub(crate) use foldhash::quality::RandomState as NameHasher;
 
 #[cfg(shuttle)]
-pub(crate) use shuttle::sync::{Mutex, MutexGuard, atomic::AtomicU64, atomic::Ordering};
-#[cfg(not(shuttle))]
-pub(crate) use std::sync::{Mutex, MutexGuard, atomic::AtomicU64, atomic::Ordering};
+pub(crate) use shuttle::sync::{Mutex, MutexGuard};
+
+/// The same in every run, so that a schedule that failed can be replayed.
+#[cfg(shuttle)]
+pub(crate) type NameHasher = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;

@@ -1,247 +1,367 @@
-//! Many keys in memory, each with its state machine, and indexes over them.
+//! Many keys in memory, and indexes over them.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+#[cfg(feature = "embedded")]
+mod durable;
 
-use forrst_lock::state::{Command, MintFence, State, Step, Tombstone, step};
-use forrst_lock::{
-    Fence, Lease, LockName, LockStatus, ReleaseMemory, Settled, Timestamp, Waiter, Waiting,
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::ops::{Bound, DerefMut};
+use std::time::Duration;
+
+use foldhash::quality::RandomState;
+use forrst_lock::model::{
+    Command, Env, Key, Keys, Locks, OneKey, Outcome, ReleaseMemory, Transition, Withdrawal,
+    Withdrawn, step,
 };
+use forrst_lock::{Counts, Fence, Fences, Lease, LockName, LockStatus, Timestamp, Waiter};
 
 /// The keys of a store, or of one shard of it.
 ///
-/// A key that is free is remembered as long as its last release is. Of more than `max_remembered` releases those of the
-/// oldest keys are forgotten sooner, so that memory is bounded by what is held.
+/// A key that is free is remembered as long as its last release is. Of more than [so many](Remembered) releases those of the oldest keys are
+/// forgotten sooner, so that memory is bounded by what is held. Withdrawals are promises: with too many, none is added.
 #[derive(Debug)]
 pub(crate) struct Table {
-    slots: HashMap<LockName, Slot>,
-    /// When which lease ends: what is due stands first.
-    expiries: BTreeMap<(Timestamp, Fence), LockName>,
-    /// Keys whose releases are remembered, and until when the last one was when they were put here.
-    tombstones: VecDeque<(Timestamp, LockName)>,
-    /// How many releases are remembered, over all keys.
-    remembered: usize,
-    max_remembered: usize,
-    memory: ReleaseMemory,
-    /// What is not as it was written down; only kept for a store that writes things down.
-    changes: Option<Changes>,
+    slots: Slots,
+    indexes: Indexes,
+    most: Remembered,
+    /// When all keys were last searched for withdrawals whose time is over.
+    forgot_withdrawals_at: Timestamp,
+    pub(crate) memory: ReleaseMemory,
+    pub(crate) fences: Fences,
+    /// The keys that steps have touched since the last [`accept`](Self::accept) or [`undo`](Self::undo); not kept unless steps
+    /// [can be undone](Self::make_undoable).
+    touched: Option<Vec<LockName>>,
+    /// An empty list, kept for its room on the heap.
+    pub(crate) spare: Vec<Transition>,
 }
 
-/// Keys that are not as they were written down, some of them perhaps more than once.
+type Slots = HashMap<LockName, Slot, RandomState>;
+
+/// What is known of all keys of a table together.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
-    /// Somebody is told that this has happened.
-    pub(crate) made: Vec<LockName>,
-    /// The time of something is over. What is written says so, too: it can be cleared away at leisure.
-    pub(crate) over: Vec<LockName>,
+struct Indexes {
+    /// When something has to be done about which lease, under its first key: what is due comes first.
+    due: BTreeSet<Due>,
+    /// Held keys by name, for listing. A key comes here by way of `recent`.
+    listed: BTreeSet<LockName>,
+    /// Keys that have been held since the last listing or sweep. Most are free again by then, and cost no more than this.
+    recent: Vec<LockName>,
+    /// How many free keys have a queue: its first is a set that waits for another key.
+    reserved: usize,
+    /// Keys whose releases are remembered, and until when the last one was when they were put here.
+    tombstones: VecDeque<(Timestamp, LockName)>,
+    /// How much is remembered, over all keys.
+    remembered: Remembered,
 }
+
+/// Leases of different keys may have the same fence.
+type Due = (Timestamp, Fence, LockName);
+
+/// What a step mints fences with: see [`Env::mint`].
+pub(crate) type Mint<'a> = &'a mut dyn FnMut(&Locks) -> Option<Fence>;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// How many keys wait to be listed at most.
+const MAX_RECENT: usize = 4096;
+/// How many names a listing visits beyond its page: those whose leases have run out since the last sweep.
+const MAX_VISITED: usize = 1024;
+/// Of how many keys tombstones are collected at once.
+const MAX_COLLECTED: usize = 1024;
+/// A table for so many keys is not made smaller.
+const MIN_CAPACITY: usize = 1024;
 
 #[derive(Debug)]
 struct Slot {
-    state: State<Waiter>,
-    /// Is in [`Table::tombstones`], at most once.
+    key: Key,
+    /// How much of [`Indexes::remembered`] is this key's.
+    remembered: Remembered,
+    /// Is in [`Indexes::tombstones`], at most once.
     has_tombstones: bool,
+    /// Is in [`Indexes::recent`], at most once.
+    is_recent: bool,
+    /// Is in [`Indexes::listed`].
+    is_listed: bool,
+    /// Is counted in [`Indexes::reserved`].
+    is_reserved: bool,
+}
+
+/// How much is remembered, or at most.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Remembered {
+    pub(crate) releases: usize,
+    pub(crate) withdrawals: usize,
+}
+
+impl Remembered {
+    /// Brings a sum up to date with one of its keys.
+    fn update(&mut self, slot: &mut Slot) {
+        let now = Self {
+            releases: slot.key.releases().len(),
+            withdrawals: slot.key.withdrawals().len(),
+        };
+        self.releases = self.releases + now.releases - slot.remembered.releases;
+        self.withdrawals = self.withdrawals + now.withdrawals - slot.remembered.withdrawals;
+        slot.remembered = now;
+    }
+}
+
+impl Slot {
+    fn new(key: Key) -> Self {
+        Self {
+            key,
+            remembered: Remembered::default(),
+            has_tombstones: false,
+            is_recent: false,
+            is_listed: false,
+            is_reserved: false,
+        }
+    }
 }
 
 impl Table {
-    pub(crate) fn new(memory: ReleaseMemory, max_remembered: usize) -> Self {
+    pub(crate) fn new(most: Remembered, memory: ReleaseMemory, fences: Fences) -> Self {
         Self {
-            slots: HashMap::new(),
-            expiries: BTreeMap::new(),
-            tombstones: VecDeque::new(),
-            remembered: 0,
-            max_remembered,
+            slots: HashMap::default(),
+            indexes: Indexes::default(),
+            most,
+            forgot_withdrawals_at: Timestamp::from_millis(0),
             memory,
-            changes: None,
+            fences,
+            touched: None,
+            spare: Vec::new(),
         }
     }
 
-    /// From now on [`take_changes`](Self::take_changes) tells which keys have changed.
-    pub(crate) fn track_changes(&mut self) {
-        self.changes = Some(Changes::default());
-    }
-
-    /// What has changed since the last call.
-    pub(crate) fn take_changes(&mut self) -> Changes {
-        self.changes
-            .as_mut()
-            .map(std::mem::take)
-            .unwrap_or_default()
-    }
-
-    /// A key of which nothing that is written matters any more.
-    pub(crate) fn clear_away(&mut self, names: impl IntoIterator<Item = LockName>) {
-        if let Some(changes) = &mut self.changes {
-            changes.over.extend(names);
-        }
-    }
-
-    /// Puts a key back that was there before the process was.
-    pub(crate) fn restore(&mut self, name: LockName, state: State<Waiter>) {
-        if let Some(lease) = state.lease() {
-            self.expiries.insert(due(lease), name.clone());
-        }
-        let until = last_release(&state).map(|release| release.until);
-        if let Some(until) = until {
-            self.tombstones.push_back((until, name.clone()));
-        }
-        self.remembered += state.releases().len();
-        let has_tombstones = until.is_some();
-        let slot = Slot {
-            state,
-            has_tombstones,
-        };
-        self.slots.insert(name, slot);
-    }
-
-    /// One step on one key. Those who were woken have not been told yet.
-    pub(crate) fn apply<C: Command<Waiter>>(
+    /// One step of a command on a single key that has no sets. None for any other command: it may concern other keys.
+    #[cfg(feature = "memory")]
+    pub(crate) fn step_single(
         &mut self,
-        name: &LockName,
-        command: C,
+        command: &Command,
         now: Timestamp,
-        mint: MintFence<'_>,
-    ) -> Step<Waiter, C::Outcome> {
-        let slot = self.slots.entry(name.clone()).or_insert_with(|| Slot {
-            state: State::new(name.clone()),
-            has_tombstones: false,
-        });
-        let due_before = slot.state.lease().map(due);
-        let ticket_before = slot.state.holder().map(|holder| holder.ticket);
-        let released_before = last_release(&slot.state).map(|release| release.fence);
-        let remembered_before = slot.state.releases().len();
-        let done = step(&mut slot.state, command, now, self.memory, mint);
-        let due_after = slot.state.lease().map(due);
-        let released = last_release(&slot.state);
-        self.remembered += slot.state.releases().len();
-        self.remembered -= remembered_before;
-        let has_moved = due_before != due_after;
-        if has_moved {
-            due_before.and_then(|due| self.expiries.remove(&due));
-            due_after.and_then(|due| self.expiries.insert(due, name.clone()));
-        }
-        let has_released = released_before != released.map(|release| release.fence);
-        let has_changed =
-            has_moved || has_released || ticket_before != slot.state.holder().map(|h| h.ticket);
-        if let Some(changes) = &mut self.changes
-            && has_changed
-        {
-            let has_only_expired = done.expired.is_some() && due_after.is_none() && !has_released;
-            let kind = if has_only_expired {
-                &mut changes.over
-            } else {
-                &mut changes.made
-            };
-            kind.push(name.clone());
-        }
-        match released.map(|release| release.until) {
-            Some(until) if !slot.has_tombstones => {
-                slot.has_tombstones = true;
-                self.tombstones.push_back((until, name.clone()));
-            }
-            None if !slot.has_tombstones && slot.state.is_vacant(now) => {
-                self.slots.remove(name);
-            }
-            _ => {}
-        }
-        self.collect_tombstones(now);
-        done
+        transitions: &mut Vec<Transition>,
+    ) -> Option<Outcome> {
+        let mut fences = self.fences;
+        let outcome = self.step_single_by(command, now, &mut |_| fences.next(now), transitions);
+        self.fences = fences;
+        outcome
     }
 
-    /// Forgets the releases whose time is over, and the oldest of too many. A few keys a step are enough: a step adds one
-    /// release.
-    pub(crate) fn collect_tombstones(&mut self, now: Timestamp) {
-        for _ in 0..4 {
-            let is_full = self.remembered > self.max_remembered;
+    /// As [`step_single`](Self::step_single), with fences from elsewhere.
+    pub(crate) fn step_single_by(
+        &mut self,
+        command: &Command,
+        now: Timestamp,
+        mint: Mint<'_>,
+        transitions: &mut Vec<Transition>,
+    ) -> Option<Outcome> {
+        let name = command.single()?;
+        if let Some(outcome) = self.refusal(command, now) {
+            return Some(outcome);
+        }
+        let slot = slot(&mut self.slots, &mut self.touched, name);
+        if slot.key.has_sets() {
+            return None;
+        }
+        let mut env = Env::single_node(now, mint, self.memory);
+        let first = transitions.len();
+        let mut key = OneKey(&mut slot.key);
+        let outcome = step(&mut key, command, &mut env, transitions);
+        for transition in &transitions[first..] {
+            self.indexes.reindex(transition);
+        }
+        if !self.indexes.update(slot, now) {
+            self.slots.remove(name);
+        }
+        self.collect(now);
+        Some(outcome)
+    }
+
+    /// The answer to a command that would make this table remember too much.
+    fn refusal(&mut self, command: &Command, now: Timestamp) -> Option<Outcome> {
+        let Command::Withdraw {
+            name,
+            owner,
+            attempt,
+        } = command
+        else {
+            return None;
+        };
+        let is_full = |table: &Self| table.indexes.remembered.withdrawals >= table.most.withdrawals;
+        if is_full(self) {
+            self.forget_old_withdrawals(now);
+        }
+        let is_known = |known: &Withdrawal| {
+            known.until > now && known.owner == *owner && known.attempt == *attempt
+        };
+        let mut known = self.get(name).into_iter().flat_map(Key::withdrawals);
+        let is_refused = is_full(self) && !known.any(is_known);
+        is_refused.then_some(Outcome::Withdrawn(Withdrawn::TooMany))
+    }
+
+    /// Forgets all withdrawals whose time is over; once a second at most. They may be behind releases that are remembered longer.
+    fn forget_old_withdrawals(&mut self, now: Timestamp) {
+        if now < self.forgot_withdrawals_at + SECOND {
+            return;
+        }
+        self.forgot_withdrawals_at = now;
+        for (_, name) in &self.indexes.tombstones {
+            if let Some(slot) = self.slots.get_mut(name) {
+                slot.key.forget_old(now);
+                self.indexes.remembered.update(slot);
+            }
+        }
+    }
+
+    /// The key of this name, for a step. [`after_step`](Self::after_step) has to follow.
+    fn key(&mut self, name: &LockName) -> &mut Key {
+        &mut slot(&mut self.slots, &mut self.touched, name).key
+    }
+
+    /// Brings the indexes up to date with a key that a step has touched.
+    fn after_step(&mut self, name: &LockName, now: Timestamp) {
+        if let Some(slot) = self.slots.get_mut(name)
+            && !self.indexes.update(slot, now)
+        {
+            self.slots.remove(name);
+        }
+        self.collect(now);
+    }
+
+    /// What is done beside every step.
+    fn collect(&mut self, now: Timestamp) {
+        if self.indexes.recent.len() > MAX_RECENT {
+            self.list_recent(now);
+        }
+        // A step adds one release to each of its keys.
+        self.collect_tombstones(now, 4);
+    }
+
+    /// Lists the keys that are still held of those that were lately.
+    fn list_recent(&mut self, now: Timestamp) {
+        for name in std::mem::take(&mut self.indexes.recent) {
+            let Some(slot) = self.slots.get_mut(&name) else {
+                continue;
+            };
+            slot.is_recent = false;
+            if slot.key.holder_count() > 0 {
+                slot.is_listed = true;
+                self.indexes.listed.insert(name);
+            } else if !slot.has_tombstones && slot.key.is_vacant(now) {
+                self.slots.remove(&name);
+            }
+        }
+    }
+
+    /// What is done once a second.
+    pub(crate) fn tidy(&mut self, now: Timestamp) {
+        self.list_recent(now);
+        self.collect_tombstones(now, MAX_COLLECTED);
+        if self.slots.capacity() > MIN_CAPACITY.max(self.slots.len() * 8) {
+            self.slots.shrink_to(self.slots.len() * 2);
+        }
+    }
+
+    /// Forgets what was released or withdrawn so long ago that its time is over, and the oldest of too many releases, of so many
+    /// keys at most.
+    fn collect_tombstones(&mut self, now: Timestamp, keys: usize) {
+        for _ in 0..keys {
+            let is_full = self.indexes.remembered.releases > self.most.releases;
             let is_due = |(until, _): &mut (Timestamp, LockName)| is_full || *until <= now;
-            let Some((_, name)) = self.tombstones.pop_front_if(is_due) else {
+            let Some((_, name)) = self.indexes.tombstones.pop_front_if(is_due) else {
                 return;
             };
             let Some(slot) = self.slots.get_mut(&name) else {
                 continue;
             };
-            let remembered_before = slot.state.releases().len();
             if is_full {
-                slot.state.forget_releases();
+                slot.key.forget_releases();
             } else {
-                slot.state.forget_old_releases(now);
+                slot.key.forget_old(now);
             }
-            self.remembered -= remembered_before - slot.state.releases().len();
-            match last_release(&slot.state).map(|release| release.until) {
+            self.indexes.remembered.update(slot);
+            match slot.key.remembers_until() {
                 // Released once more since: its time is still to come.
-                Some(until) => self.tombstones.push_back((until, name)),
+                Some(until) => self.indexes.tombstones.push_back((until, name)),
                 None => {
                     slot.has_tombstones = false;
-                    if slot.state.is_vacant(now) {
+                    if !slot.is_recent && slot.key.is_vacant(now) {
                         self.slots.remove(&name);
                     }
-                    self.clear_away([name]);
                 }
             }
         }
     }
 
-    /// A key whose lease has run out; none when there is no such key.
+    /// The first key of a lease about which something has to be done; none when there is none.
     pub(crate) fn first_due(&self, now: Timestamp) -> Option<LockName> {
-        let ((at, _), name) = self.expiries.first_key_value()?;
+        let (at, _, name) = self.indexes.due.first()?;
         (*at <= now).then(|| name.clone())
     }
 
-    /// When the lease ran out that did so last, of those that are not settled yet.
-    pub(crate) fn last_expiry(&self, now: Timestamp) -> Option<Timestamp> {
-        let mut due = self.expiries.range(..=(now, Fence::MAX));
-        due.next_back().map(|((at, _), _)| *at)
-    }
-
-    /// How many leases are held, including those that ran out and have not been settled yet.
+    /// How many keys are held, including those whose leases ran out and have not been settled yet.
     pub(crate) fn held(&self) -> usize {
-        self.expiries.len()
+        let recent = self
+            .indexes
+            .recent
+            .iter()
+            .filter_map(|name| self.slots.get(name));
+        let recent = recent.filter(|slot| slot.key.holder_count() > 0 && !slot.is_listed);
+        self.indexes.listed.len() + recent.count()
     }
 
-    pub(crate) fn get(&self, name: &LockName) -> Option<&State<Waiter>> {
-        self.slots.get(name).map(|slot| &slot.state)
-    }
-
-    pub(crate) fn settled(&self, name: &LockName) -> Settled {
-        let state = self.get(name);
-        Settled {
-            expires_at: state.and_then(State::lease).map(|lease| lease.expires_at),
-            waiters: state.map_or(0, State::waiters),
+    /// How much is here. A lease is in the table that has its first key.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            keys: self.held(),
+            leases: self.indexes.due.len(),
+            reserved: self.indexes.reserved,
         }
     }
 
-    pub(crate) fn inspect(&self, name: &LockName, now: Timestamp) -> Option<LockStatus> {
-        status(self.get(name)?, now)
+    pub(crate) fn get(&self, name: &LockName) -> Option<&Key> {
+        self.slots.get(name).map(|slot| &slot.key)
     }
 
-    pub(crate) fn queue(&self, name: &LockName, limit: usize) -> Vec<Waiting> {
-        let waiting = self.get(name).into_iter().flat_map(State::queue);
-        waiting.take(limit).collect()
+    pub(crate) fn inspect(&self, name: &LockName, now: Timestamp) -> LockStatus {
+        match self.get(name) {
+            Some(key) => LockStatus::of(key, now),
+            None => LockStatus::of(&Key::new(name.clone()), now),
+        }
     }
 
-    /// The first `limit` that are held and start with `prefix`, behind `after`, by name.
+    pub(crate) fn queue(&self, name: &LockName, limit: usize) -> Vec<Waiter> {
+        let waiting = self.get(name).into_iter().flat_map(Key::queue);
+        waiting.take(limit).map(Waiter::from).collect()
+    }
+
+    /// Up to `limit` that are held and start with `prefix`, behind `after`, by name. If there may be more, with the name to go
+    /// on behind: it costs no more than a page, however many leases have run out and have not been swept yet.
     pub(crate) fn list(
-        &self,
+        &mut self,
         prefix: &str,
         after: Option<&LockName>,
         limit: usize,
         now: Timestamp,
-    ) -> Vec<LockStatus> {
-        let is_held = |slot: &Slot| slot.state.lease().is_some_and(|lease| lease.is_live(now));
-        let mut found: Vec<(&LockName, &Slot)> = self
-            .slots
-            .iter()
-            .filter(|(name, slot)| name.as_str().starts_with(prefix) && is_held(slot))
-            .filter(|(name, _)| after.is_none_or(|after| *name > after))
-            .collect();
-        if found.len() > limit {
-            found.select_nth_unstable_by_key(limit, |(name, _)| *name);
-            found.truncate(limit);
+    ) -> (Vec<LockStatus>, Option<LockName>) {
+        self.list_recent(now);
+        let from: (Bound<&str>, Bound<&str>) = match after {
+            Some(after) if after.as_str() >= prefix => {
+                (Bound::Excluded(after.as_str()), Bound::Unbounded)
+            }
+            _ => (Bound::Included(prefix), Bound::Unbounded),
+        };
+        let names = self.indexes.listed.range::<str, _>(from);
+        let names = names.take_while(|name| name.as_str().starts_with(prefix));
+        let mut locks = Vec::new();
+        for (visited, name) in names.enumerate() {
+            let status = self.inspect(name, now);
+            if status.holder_count > 0 {
+                locks.push(status);
+            }
+            if locks.len() >= limit || visited >= limit + MAX_VISITED {
+                return (locks, Some(name.clone()));
+            }
         }
-        found.sort_unstable_by_key(|(name, _)| *name);
-        let found = found.into_iter();
-        found
-            .filter_map(|(_, slot)| status(&slot.state, now))
-            .collect()
+        (locks, None)
     }
 
     #[cfg(all(test, not(shuttle)))]
@@ -250,19 +370,136 @@ impl Table {
     }
 }
 
-fn last_release(state: &State<Waiter>) -> Option<&Tombstone> {
-    state.releases().last()
+/// What a transition changes in [`Indexes::due`]: the entry that was there before it, and the one that is there after it.
+fn due_change(transition: &Transition) -> (Option<Due>, Option<Due>) {
+    let entry = |at, lease: &Lease| Some((at, lease.fence, lease.name().clone()));
+    let to_confirm = |by: Timestamp, lease: &Lease| entry(by.min(lease.expires_at), lease);
+    match transition {
+        Transition::Granted {
+            lease,
+            confirm_by: Some(by),
+            ..
+        } => (None, to_confirm(*by, lease)),
+        Transition::Granted { lease, .. } => (None, entry(lease.expires_at, lease)),
+        Transition::Confirmed { lease, confirm_by } => (
+            to_confirm(*confirm_by, lease),
+            entry(lease.expires_at, lease),
+        ),
+        Transition::Extended { lease, before } => {
+            (entry(*before, lease), entry(lease.expires_at, lease))
+        }
+        Transition::Ended { lease, due, .. } => (entry(*due, lease), None),
+        Transition::Woken { .. } => (None, None),
+    }
 }
 
-/// What a lease is listed under among the expiries.
-fn due(lease: &Lease) -> (Timestamp, Fence) {
-    (lease.expires_at, lease.fence)
+fn replace(due: &mut BTreeSet<Due>, old: Option<Due>, new: Option<Due>) {
+    if let Some(old) = old {
+        due.remove(&old);
+    }
+    due.extend(new);
 }
 
-fn status(state: &State<Waiter>, now: Timestamp) -> Option<LockStatus> {
-    let lease = state.lease().filter(|lease| lease.is_live(now))?;
-    Some(LockStatus {
-        lease: lease.clone(),
-        waiters: state.waiters(),
-    })
+/// One step of any command on keys that are spread over some tables. `index_of` says in which a key is.
+pub(crate) fn step_any<T: DerefMut<Target = Table>>(
+    tables: &mut [T],
+    index_of: &dyn Fn(&LockName) -> usize,
+    command: &Command,
+    env: &mut Env<'_>,
+    transitions: &mut Vec<Transition>,
+) -> Outcome {
+    let now = env.now;
+    if let Some(name) = command.single()
+        && let Some(outcome) = tables[index_of(name)].refusal(command, now)
+    {
+        return outcome;
+    }
+    let first = transitions.len();
+    let mut keys = AllKeys {
+        tables,
+        index_of,
+        touched: BTreeSet::new(),
+    };
+    let outcome = step(&mut keys, command, env, transitions);
+    let AllKeys { touched, .. } = keys;
+    for transition in &transitions[first..] {
+        if let Some(lease) = transition.lease() {
+            tables[index_of(lease.name())].indexes.reindex(transition);
+        }
+    }
+    for name in touched {
+        tables[index_of(&name)].after_step(&name, now);
+    }
+    outcome
 }
+
+/// The keys of some tables, for a step that may touch any of them.
+struct AllKeys<'a, T> {
+    tables: &'a mut [T],
+    index_of: &'a dyn Fn(&LockName) -> usize,
+    touched: BTreeSet<LockName>,
+}
+
+impl<T: DerefMut<Target = Table>> Keys for AllKeys<'_, T> {
+    fn key(&mut self, name: &LockName) -> &mut Key {
+        if !self.touched.contains(name) {
+            self.touched.insert(name.clone());
+        }
+        self.tables[(self.index_of)(name)].key(name)
+    }
+}
+
+/// What is known of a key; it may change from now on.
+fn slot<'a>(
+    slots: &'a mut Slots,
+    touched: &mut Option<Vec<LockName>>,
+    name: &LockName,
+) -> &'a mut Slot {
+    let slot = slots
+        .entry(name.clone())
+        .or_insert_with_key(|name| Slot::new(Key::new(name.clone())));
+    if let Some(touched) = touched
+        && slot.key.record()
+    {
+        touched.push(name.clone());
+    }
+    slot
+}
+
+impl Indexes {
+    /// A lease whose first key is here has begun, changed or ended.
+    fn reindex(&mut self, transition: &Transition) {
+        let (before, after) = due_change(transition);
+        replace(&mut self.due, before, after);
+    }
+
+    /// Takes note of what a step has made of a key. `false` if it need not be kept.
+    fn update(&mut self, slot: &mut Slot, now: Timestamp) -> bool {
+        let name = slot.key.name();
+        let is_held = slot.key.holder_count() > 0;
+        if is_held && !slot.is_listed && !slot.is_recent {
+            slot.is_recent = true;
+            self.recent.push(name.clone());
+        }
+        if !is_held && slot.is_listed {
+            slot.is_listed = false;
+            self.listed.remove(name);
+        }
+        let is_reserved = !is_held && !slot.key.queue().is_empty();
+        self.reserved += usize::from(is_reserved);
+        self.reserved -= usize::from(slot.is_reserved);
+        slot.is_reserved = is_reserved;
+        let remembers_until = slot.key.remembers_until();
+        if let Some(until) = remembers_until
+            && !slot.has_tombstones
+        {
+            slot.has_tombstones = true;
+            self.tombstones.push_back((until, name.clone()));
+        }
+        self.remembered.update(slot);
+        slot.has_tombstones || slot.is_recent || !slot.key.is_vacant(now)
+    }
+}
+
+#[cfg(all(test, feature = "embedded", not(shuttle)))]
+mod tests;

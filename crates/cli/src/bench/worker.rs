@@ -207,7 +207,7 @@ async fn hold(client: &Client, load: &Load, key: usize, held: &Held, tally: &mut
     load.referee.releases(key, held.fence, sent_at);
     let released = client
         .locks()
-        .release(&held.full_key, &held.owner, Some(held.fence))
+        .release(held.full_key(), &held.owner, Some(held.fence))
         .await;
     match released {
         Ok(()) => record(&mut tally.release, sent_at.elapsed()),

@@ -6,7 +6,7 @@ use clap::Args;
 use forrst_client::Held;
 use serde_json::json;
 
-use super::{check_own_key, release_command};
+use super::{Wanted, release_command};
 use crate::connection::{Connection, settle};
 use crate::error::CommandError;
 use crate::output::{ServerTime, in_time, plain, print, print_value};
@@ -22,29 +22,27 @@ use crate::time;
 Examples:
   forrst lock acquire export:orders --ttl 10m
   forrst lock acquire export:orders --ttl 10m --block 30s --owner nightly
+  forrst lock acquire account:1 account:2 --note transfer
+  forrst lock acquire licences --limit 3
   owner=$(forrst lock acquire export:orders --ttl 10m --json | jq -r .owner)
 
 {}", crate::exit::HELP_WITH_LOCK)
 )]
 pub(crate) struct AcquireArguments {
-    /// The key to lock, such as export:orders
-    key: String,
+    /// The key to lock, such as export:orders; of several, all of them or none
+    #[arg(value_name = "KEY", required = true)]
+    keys: Vec<String>,
 
     /// How long it is held
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = time::parse)]
     ttl: Duration,
 
-    /// How long to wait when somebody else holds it [default: not at all]
-    #[arg(long, value_name = "DURATION", value_parser = time::parse)]
-    block: Option<Duration>,
+    #[command(flatten)]
+    wanted: Wanted,
 
-    /// The token that it is released by [default: a random one]
-    #[arg(long, value_name = "TOKEN")]
-    owner: Option<String>,
-
-    /// Take the lock that callers of this function share; without it, the global one
-    #[arg(long, value_name = "FUNCTION")]
-    function: Option<String>,
+    /// What this attempt is called: made again, it gets the same lock, and it can be withdrawn [default: a random name]
+    #[arg(long, value_name = "NAME")]
+    attempt: Option<String>,
 
     #[command(flatten)]
     connection: Connection,
@@ -55,25 +53,20 @@ pub(crate) struct AcquireArguments {
 }
 
 pub(super) async fn run(arguments: AcquireArguments) -> Result<(), CommandError> {
-    check_own_key(&arguments.key, arguments.function.as_deref())?;
+    arguments.wanted.check(&arguments.keys)?;
     let client = arguments.connection.client()?;
-    let mut lock = client.lock(&arguments.key).ttl(arguments.ttl);
-    if let Some(block) = arguments.block {
-        lock = lock.wait(block);
-    }
-    if let Some(owner) = &arguments.owner {
-        lock = lock.owner(owner);
-    }
-    if let Some(function) = &arguments.function {
-        lock = lock.function(function);
+    let wanted = &arguments.wanted;
+    let mut lock = wanted.lock(&client, &arguments.keys, arguments.ttl);
+    if let Some(attempt) = &arguments.attempt {
+        lock = lock.attempt(attempt);
     }
     let held = lock.hold().await;
     settle(&client).await;
     let held = held.map_err(|error| arguments.connection.failed(error))?;
     let told = arguments.tell(&held);
     if told.is_err() {
-        // Nobody has learnt whose it is, so nobody else can give it back.
-        let (full_key, fence) = (&held.full_key, Some(held.fence));
+        // Its owner was not shown to the caller, who cannot give it back.
+        let (full_key, fence) = (held.full_key(), Some(held.fence));
         let _ = client.locks().release(full_key, &held.owner, fence).await;
     }
     told
@@ -83,25 +76,50 @@ impl AcquireArguments {
     fn tell(&self, held: &Held) -> Result<(), CommandError> {
         let expires_at = ServerTime::from(held.expires_at);
         if self.json {
-            return print_value(&json!({
-                "key": held.key,
+            let has_function = self.wanted.function.is_some();
+            let mut data = json!({
                 "acquired": true,
                 "owner": held.owner,
-                "scope": if self.function.is_some() { "function" } else { "global" },
+                "scope": if has_function { "function" } else { "global" },
                 "expires_at": expires_at.on_the_wire(),
-                "full_key": held.full_key,
                 "fence": held.fence.to_string(),
-            }));
+            });
+            self.wanted.echo_kind(&mut data);
+            for (name, time) in [
+                ("ttl_remaining_ms", held.ttl_remaining),
+                ("elapsed_ms", held.elapsed),
+            ] {
+                if let Some(time) = time {
+                    data[name] = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).into();
+                }
+            }
+            if let ([key], [full_key]) = (&*held.keys, &*held.full_keys) {
+                data["key"] = json!(key);
+                data["full_key"] = json!(full_key);
+            } else {
+                data["keys"] = json!(held.keys);
+                data["full_keys"] = json!(held.full_keys);
+            }
+            return print_value(&data);
         }
         // It was granted a moment ago, so this is the time by the server's clock as well as it can be known.
         let now = expires_at.before(self.ttl);
+        let is = if held.full_keys.len() == 1 {
+            "is"
+        } else {
+            "are"
+        };
         print(&format!(
-            "{full_key} is yours\n  owner     {owner}\n  fence     {fence}\n  expires   {expires}\n\nTo release it: {release}\n",
-            full_key = plain(&held.full_key),
+            "{full_keys} {is} yours\n  owner     {owner}\n  fence     {fence}\n  expires   {expires}\n\nTo release it: {release}\n",
+            full_keys = plain(&held.full_keys.join(", ")),
             owner = plain(&held.owner),
             fence = held.fence,
             expires = in_time(expires_at, now),
-            release = plain(&release_command(&held.full_key, &held.owner)),
+            release = plain(&release_command(
+                held.full_key(),
+                &held.owner,
+                &held.fence.to_string()
+            )),
         ))
     }
 }

@@ -1,22 +1,23 @@
 //! `forrst lock force-release`.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, IsTerminal};
 
 use clap::Args;
-use forrst_client::Fence;
+use forrst_client::{Error, Fence, Holder, LockInfo};
 use serde_json::json;
 
+use super::held;
 use super::name::LockName;
-use super::status::HeldLock;
 use crate::connection::Connection;
 use crate::error::CommandError;
-use crate::output::{complain, plain, print, print_json};
+use crate::output::{complain, plain, print, print_value};
 
-/// Release a lock that another client holds.
+/// Release a lock that other clients hold.
 ///
-/// The holder is not asked, and may still be at work: only what checks fences
-/// is safe from it. So this asks first, unless --yes is given, and then releases
-/// only the lease that it asked about.
+/// The holders are not asked, and may still be at work: only what checks fences
+/// is safe from them. So this asks first, unless --yes is given, and then ends
+/// only the leases that it asked about. A lease on several keys ends as a whole.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
@@ -33,7 +34,7 @@ pub(crate) struct ForceReleaseArguments {
     #[command(flatten)]
     name: LockName,
 
-    /// Only the lease with this fence, and none that was granted after it
+    /// Only the lease with this fence, and no other
     #[arg(long, value_name = "FENCE")]
     fence: Option<Fence>,
 
@@ -56,45 +57,130 @@ pub(super) async fn run(arguments: ForceReleaseArguments) -> Result<(), CommandE
         return Err(CommandError::usage(message).hint("--yes releases it without asking"));
     }
     let client = arguments.connection.client()?;
-    let mut wanted = json!({"key": full_key});
-    let mut fence = arguments.fence.map(|fence| json!(fence));
-    if !arguments.yes {
-        let answer = arguments
-            .connection
-            .ask(&client, &super::function("status"), &wanted)
-            .await?;
-        let holder = serde_json::from_str::<HeldLock>(answer.get()).ok();
-        if !confirmed(&full_key, holder.as_ref()) {
-            return Err(CommandError::local("nothing was released"));
+    let locks = client.locks();
+    let failed = |error| arguments.connection.failed(error);
+    if arguments.yes {
+        let leases = locks.force_release(&full_key, arguments.fence).await;
+        return arguments.tell(&full_key, leases.map_err(failed)?, 0);
+    }
+    let status = locks.status(&full_key).await.map_err(failed)?.held();
+    let shown = status.as_ref().map(|lock| shown(lock, arguments.fence));
+    let mut shown = shown.unwrap_or_default();
+    if !confirmed(&full_key, status.as_ref(), &shown) {
+        return Err(CommandError::local("nothing was released"));
+    }
+    // Yes is said to the leases that were shown, not to one that was granted meanwhile.
+    let mut fences: Vec<Option<Fence>> = shown.drain(..).map(|holder| holder.fence).collect();
+    if fences.is_empty() {
+        fences.push(arguments.fence);
+    }
+    let mut ended = Ended::default();
+    for fence in &fences {
+        match locks.force_release(&full_key, *fence).await {
+            Ok(leases) => ended.leases += leases,
+            // Of several, one may have ended by itself since it was shown.
+            Err(error @ (Error::NotHeld(_) | Error::Mismatch(_))) if fences.len() > 1 => {
+                ended.missed = Some(error);
+            }
+            Err(error) => return Err(ended.before(failed(error))),
         }
-        // Yes is said to the lease that was shown, not to one that was granted meanwhile.
-        fence = fence.or_else(|| holder.map(|held| json!(held.fence)));
     }
-    if let Some(fence) = fence {
-        wanted["fence"] = fence;
+    if let (0, Some(error)) = (ended.leases, ended.missed) {
+        return Err(failed(error));
     }
-    let forced = super::function("force-release");
-    let answer = arguments.connection.tell(&client, &forced, &wanted).await?;
-    if arguments.json {
-        print_json(&answer)?;
+    let unnamed = status.as_ref().map_or(0, held::unnamed);
+    let unnamed = if arguments.fence.is_some() {
+        0
     } else {
-        print(&format!("{} is released by force\n", plain(&full_key)))?;
-    }
-    Ok(())
+        unnamed
+    };
+    arguments.tell(&full_key, ended.leases, unnamed)
 }
 
-fn confirmed(full_key: &str, holder: Option<&HeldLock>) -> bool {
+/// What was done before the last step.
+#[derive(Default)]
+struct Ended {
+    leases: usize,
+    missed: Option<Error>,
+}
+
+impl Ended {
+    /// An error that leaves it half done says so.
+    fn before(&self, error: CommandError) -> CommandError {
+        match self.leases {
+            0 => error,
+            leases => error.hint(format!("{leases} of the leases have ended before that")),
+        }
+    }
+}
+
+/// The leases that the question is about.
+fn shown(lock: &LockInfo, fence: Option<Fence>) -> Vec<&Holder> {
+    let is_meant = |holder: &&Holder| fence.is_none() || holder.fence == fence;
+    lock.holders.iter().filter(is_meant).collect()
+}
+
+impl ForceReleaseArguments {
+    /// `unnamed` leases were not shown, and so not ended.
+    fn tell(&self, full_key: &str, leases: usize, unnamed: usize) -> Result<(), CommandError> {
+        if self.json {
+            let done = json!({"released": true, "key": full_key, "forced": true, "leases": leases});
+            return print_value(&done);
+        }
+        let full_key = plain(full_key);
+        let mut text = match leases {
+            1 => format!("{full_key} is released by force\n"),
+            leases => {
+                format!("{full_key} is released by force: {leases} leases have ended\n")
+            }
+        };
+        if unnamed > 0 {
+            text.push_str(&format!(
+                "{unnamed} more hold it, which were not shown: ask again, or end all of them with --yes\n"
+            ));
+        }
+        print(&text)
+    }
+}
+
+fn confirmed(full_key: &str, status: Option<&LockInfo>, shown: &[&Holder]) -> bool {
     let lock = plain(full_key);
-    let question = match holder {
-        Some(held) => format!(
-            "{lock} is held by {owner} and expires {expires}.\nThe holder may still be at work. Release it by force? [y/N] ",
-            owner = plain(&held.owner),
-            expires = held.expires(),
+    let question = match (status, shown) {
+        (None, _) => {
+            format!("{lock} is free. Release it by force, if it is taken now? [y/N] ")
+        }
+        (Some(_), []) => format!(
+            "{lock} is held, but not by a lease with that fence. Release it by force all the same? [y/N] "
         ),
-        None => format!("{lock} is free. Release it by force, if somebody takes it now? [y/N] "),
+        (Some(_), [holder]) => format!(
+            "{lock} is held by {owner} and expires {expires}.\n{keys}The holder may still be at work. Release it by force? [y/N] ",
+            owner = plain(&holder.owner),
+            expires = held::expires(holder),
+            keys = other_keys(full_key, shown),
+        ),
+        (Some(held), several) => format!(
+            "{told}{keys}The holders may still be at work. Release these {count} leases by force? [y/N] ",
+            told = held::told(held),
+            keys = other_keys(full_key, shown),
+            count = several.len(),
+        ),
     };
     complain(&question);
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}
+
+/// A lease on several keys ends as a whole.
+fn other_keys(full_key: &str, shown: &[&Holder]) -> String {
+    let keys = shown.iter().flat_map(|holder| &holder.full_keys);
+    let others: BTreeSet<&str> = keys
+        .map(String::as_str)
+        .filter(|key| *key != full_key)
+        .collect();
+    if others.is_empty() {
+        return String::new();
+    }
+    let others: Vec<&str> = others.into_iter().collect();
+    format!("Released with it: {}.\n", plain(&others.join(", ")))
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use clap::Args;
-use forrst_client::Client;
+use forrst_client::{Client, LockInfo};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::status::HeldLock;
+use super::held;
 use crate::connection::Connection;
 use crate::error::CommandError;
 use crate::output::{Table, complain, written};
@@ -129,9 +129,9 @@ impl ListArguments {
         }
         let held = page.locks.iter();
         let held = held.filter_map(|lock| serde_json::from_str(lock.get()).ok());
-        let mut held: Vec<HeldLock> = held.collect();
+        let mut held: Vec<LockInfo> = held.collect();
         // Stores have them in an order of their own.
-        held.sort_by(|one, other| one.key.cmp(&other.key));
+        held.sort_by(|one, other| one.full_key.cmp(&other.full_key));
         Ok(table(&held))
     }
 
@@ -175,19 +175,32 @@ fn full_prefix(prefix: &str) -> String {
     }
 }
 
-fn table(locks: &[HeldLock]) -> String {
+/// One row a lock, with the first of its holders.
+fn table(locks: &[LockInfo]) -> String {
     if locks.is_empty() {
         return "No locks are held\n".to_owned();
     }
-    let mut table = Table::new(&["KEY", "OWNER", "FENCE", "ACQUIRED", "EXPIRES"]);
+    // Only servers with keys know their callers.
+    let mut holders = locks.iter().flat_map(|lock| &lock.holders);
+    let has_callers = holders.any(|holder| holder.caller.is_some());
+    let mut head = vec![
+        "KEY", "KIND", "OWNER", "FENCE", "ACQUIRED", "EXPIRES", "WAITERS",
+    ];
+    head.extend(has_callers.then_some("CALLER"));
+    let mut table = Table::new(&head);
     for lock in locks {
-        table.row(&[
-            lock.key.clone(),
-            lock.owner.clone(),
-            lock.fence.clone(),
-            lock.acquired(),
-            lock.expires(),
-        ]);
+        let Some(first) = lock.holder() else { continue };
+        let mut cells = vec![
+            lock.full_key.clone(),
+            held::kind(lock),
+            first.owner.clone(),
+            held::fence(first),
+            held::acquired(first),
+            held::expires(first),
+            lock.waiters.to_string(),
+        ];
+        cells.extend(has_callers.then(|| first.caller.clone().unwrap_or_default()));
+        table.row(&cells);
     }
     table.text()
 }

@@ -1,18 +1,17 @@
 //! `forrst lock status`.
 
-use std::time::Duration;
-
 use clap::Args;
-use serde::Deserialize;
+use forrst_client::LockStatus;
 use serde_json::json;
 
+use super::held;
 use super::name::LockName;
 use crate::connection::Connection;
 use crate::error::CommandError;
 use crate::exit;
-use crate::output::{ServerTime, ago, in_time, plain, print, print_json};
+use crate::output::{plain, print, print_json};
 
-/// Show whether a lock is held, by whom, and for how long.
+/// Show whether a lock is held, as what kind, by which owners, and for how long.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -22,12 +21,12 @@ Examples:
 
 Exit codes: 0 whether it is held or free, 1 the server answered with an error, 2
 wrong usage, 69 no server can be reached or it cannot serve now, 77 not allowed;
-with --exit-code 75 when it is held.")]
+with --exit-code 75 when it is held, or reserved for a waiter.")]
 pub(crate) struct StatusArguments {
     #[command(flatten)]
     name: LockName,
 
-    /// Exit with 75 when the lock is held
+    /// Exit with 75 when the lock is held, or reserved for a waiter
     #[arg(long)]
     exit_code: bool,
 
@@ -47,57 +46,31 @@ pub(super) async fn run(arguments: StatusArguments) -> Result<u8, CommandError> 
         .connection
         .ask(&client, &super::function("status"), &wanted)
         .await?;
-    let held: Option<HeldLock> = serde_json::from_str(answer.get()).ok();
+    let status: LockStatus = serde_json::from_str(answer.get())
+        .map_err(|error| CommandError::local(format!("the answer makes no sense: {error}")))?;
     if arguments.json {
         print_json(&answer)?;
     } else {
-        print(&match &held {
-            Some(held) => held.told(),
-            None => format!("{} is free\n", plain(&full_key)),
+        print(&match &status {
+            LockStatus::Held(lock) => held::told(lock),
+            free => told_free(&full_key, free.waiters()),
         })?;
     }
-    let is_held = held.is_some();
-    Ok(if arguments.exit_code && is_held {
+    // One that is reserved cannot be had either.
+    let is_to_be_had = !status.is_held() && status.waiters() == 0;
+    Ok(if arguments.exit_code && !is_to_be_had {
         exit::NOT_ACQUIRED
     } else {
         0
     })
 }
 
-/// A lock that somebody holds.
-#[derive(Deserialize)]
-pub(super) struct HeldLock {
-    pub(super) key: String,
-    pub(super) owner: String,
-    pub(super) fence: String,
-    acquired_at: ServerTime,
-    expires_at: ServerTime,
-    ttl_remaining: u64,
-}
-
-impl HeldLock {
-    /// What the server's clock said. That of this machine may be wrong.
-    fn now(&self) -> ServerTime {
-        self.expires_at
-            .before(Duration::from_secs(self.ttl_remaining))
-    }
-
-    pub(super) fn acquired(&self) -> String {
-        ago(self.acquired_at, self.now())
-    }
-
-    pub(super) fn expires(&self) -> String {
-        in_time(self.expires_at, self.now())
-    }
-
-    fn told(&self) -> String {
-        format!(
-            "{key} is held\n  owner     {owner}\n  fence     {fence}\n  acquired  {acquired}\n  expires   {expires}\n",
-            key = plain(&self.key),
-            owner = plain(&self.owner),
-            fence = plain(&self.fence),
-            acquired = self.acquired(),
-            expires = self.expires(),
-        )
-    }
+/// A free lock that others wait for is reserved for one of them, which still waits for another key.
+fn told_free(full_key: &str, waiters: usize) -> String {
+    let reserved = match waiters {
+        0 => String::new(),
+        1 => ", and reserved for a waiter".to_owned(),
+        waiters => format!(", and reserved for the first of {waiters} waiters"),
+    };
+    format!("{} is free{reserved}\n", plain(full_key))
 }

@@ -36,7 +36,7 @@ async fn over_a_websocket_by_two_nodes_on_one_redis() {
 }
 
 async fn check(transport: Transport, store: &str) {
-    check_all(&[serve(store).node()], transport).await;
+    check_all(&[serve(store).node()], transport, &[]).await;
 }
 
 async fn check_in_turn(transport: Transport) {
@@ -47,12 +47,23 @@ async fn check_in_turn(transport: Transport) {
             .argument(redis.prefix())
     };
     let nodes = [node().node(), node().node()];
-    check_all(&nodes, transport).await;
+    check_all(&nodes, transport, &NOT_ON_REDIS).await;
 }
 
-async fn check_all(nodes: &[Node], transport: Transport) {
+/// Redis has exclusive locks of one key, no `withdraw`, and a repeated attempt takes the position of the first.
+const NOT_ON_REDIS: [&str; 3] = [
+    "6-kinds/",
+    "3-system-functions/withdraw",
+    "3-system-functions/repeated-waiting-attempts-share-one-position",
+];
+
+async fn check_all(nodes: &[Node], transport: Transport, without: &[&str]) {
+    for left_out in without {
+        println!("left out, because this store cannot do it: {left_out}");
+    }
     let options = Options {
         transports: vec![transport],
+        without: without.iter().map(ToString::to_string).collect(),
         ..Options::default()
     };
     let urls: Vec<String> = nodes

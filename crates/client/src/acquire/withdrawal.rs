@@ -16,9 +16,8 @@ const SHORT: Duration = Duration::from_secs(2);
 
 /// Takes an acquisition back when it is dropped: out of the queue, or out of a grant that nobody learns of.
 ///
-/// Hanging up would do over HTTP most of the time, but not when the grant was on its way, and not over a WebSocket that others use.
-/// So the same attempt is made again with hardly any time to wait. It takes the place of the first in the queue, and
-/// leaves it; or it gets the lease of the first, and releases it.
+/// Disconnecting would do over HTTP most of the time, but not when the grant was on its way, and not over a WebSocket that others
+/// use.
 pub(super) struct Withdrawal {
     client: Client,
     arguments: Arguments,
@@ -66,13 +65,31 @@ impl Drop for Withdrawal {
 
 async fn withdraw(
     client: Client,
-    mut arguments: Arguments,
+    arguments: Arguments,
     is_owner_unique: bool,
 ) -> Result<(), Error> {
-    let locks = client.locks();
     let ttl = arguments.ttl.to_std().unwrap_or(SHORT);
     // Until the lease would be over anyway.
     let until = Instant::now().checked_add(ttl);
+    let mut tries = Tries::start(Retry::in_background(ttl), Repeat::Always, until);
+    let (key, owner, attempt) = (arguments.full_key(), &arguments.owner, &arguments.attempt);
+    let locks = client.locks();
+    match locks.withdraw_by(&key, owner, attempt, &mut tries).await {
+        Err(Error::Rejected(_)) => ask_again(client, arguments, is_owner_unique, until).await,
+        withdrawn => withdrawn.map(drop),
+    }
+}
+
+/// For a store that cannot withdraw: the same attempt is made again with hardly any time to wait. It takes the position of the
+/// first in the queue, and leaves it; or it gets the lease of the first, and releases it.
+async fn ask_again(
+    client: Client,
+    mut arguments: Arguments,
+    is_owner_unique: bool,
+    until: Option<Instant>,
+) -> Result<(), Error> {
+    let locks = client.locks();
+    let ttl = arguments.ttl.to_std().unwrap_or(SHORT);
     let mut releases = Tries::start(Retry::in_background(ttl), Repeat::Always, until);
     arguments.block = Some(millis(Duration::ZERO));
     arguments.ttl = millis(ttl.min(SHORT));
@@ -81,7 +98,7 @@ async fn withdraw(
         let asked = client.ask_once::<Held>(ACQUIRE, &arguments, tries.patience(SHORT));
         match asked.await {
             Ok(held) => {
-                let (full_key, fence) = (&held.full_key, Some(held.fence));
+                let (full_key, fence) = (held.full_key(), Some(held.fence));
                 let release = locks.release_by(full_key, &held.owner, fence, &mut releases);
                 return release.await;
             }

@@ -10,7 +10,8 @@ use super::Loss;
 use super::tenure::{Tenure, Term};
 use crate::client::Patience;
 use crate::clock::Moment;
-use crate::locks::{EXTEND, Extended, LeaseArguments};
+use crate::lock_info::Extended;
+use crate::locks::{EXTEND, LeaseArguments};
 use crate::wire_duration::millis;
 use crate::{Client, Error, Held};
 
@@ -62,7 +63,7 @@ impl Renewal {
     /// Asks once, and says what the answer proves.
     pub(super) async fn extend(&self, patience: Duration) -> Result<Term, Error> {
         let arguments = LeaseArguments {
-            key: &self.held.full_key,
+            key: self.held.full_key(),
             owner: &self.held.owner,
             fence: Some(self.held.fence),
             ttl: Some(millis(self.ttl)),

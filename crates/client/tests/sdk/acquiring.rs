@@ -18,7 +18,12 @@ async fn a_lock_is_held_until_it_is_released() {
             .unwrap_err();
         assert!(matches!(error, Error::Contended(_)), "{error}");
         soon(lease.release()).await.unwrap();
-        let status = client.locks().status("lock:export:orders").await.unwrap();
+        let status = client
+            .locks()
+            .status("lock:export:orders")
+            .await
+            .unwrap()
+            .held();
         assert_eq!(status, None);
     }
 }
@@ -32,8 +37,11 @@ async fn a_function_s_lock_is_shared_with_its_callers() {
         .function("payments.charge")
         .owner("me");
     let held = soon(acquire.hold()).await.unwrap();
-    assert_eq!(held.full_key, "lock:payments.charge:user:1");
-    assert_eq!((held.key.as_str(), held.owner.as_str()), ("user:1", "me"));
+    assert_eq!(held.full_key(), "lock:payments.charge:user:1");
+    assert_eq!(
+        (held.keys[0].as_str(), held.owner.as_str()),
+        ("user:1", "me")
+    );
 }
 
 #[tokio::test]
@@ -88,7 +96,7 @@ async fn who_stops_waiting_in_the_moment_of_the_grant_leaves_no_lock_behind() {
         proxy.delay_answers(ms(60_000));
         let acquiring = tokio::spawn(client.lock("k").acquire());
         let locks = host.http().locks();
-        soon(async { while locks.status("lock:k").await.unwrap().is_none() {} }).await;
+        soon(async { while !locks.status("lock:k").await.unwrap().is_held() {} }).await;
         acquiring.abort();
         host.until_free("lock:k").await;
     }

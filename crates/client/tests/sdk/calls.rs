@@ -53,10 +53,7 @@ async fn a_kept_lock_is_in_the_answer_and_can_be_released_by_it() {
     let response = soon(charging(&client).lock(lock).response()).await.unwrap();
     assert_eq!(response.node(), Some("node-test"));
     let held = Held::by_call(&response).unwrap();
-    assert_eq!(
-        (held.full_key.as_str(), held.owner.as_str()),
-        ("lock:k", "me")
-    );
+    assert_eq!((held.full_key(), held.owner.as_str()), ("lock:k", "me"));
 
     let lock = Lock::key("k").ttl(ms(30_000)).global();
     let error = soon(charging(&client).lock(lock)).await.unwrap_err();
@@ -70,7 +67,7 @@ async fn a_kept_lock_is_in_the_answer_and_can_be_released_by_it() {
 
     client
         .locks()
-        .release(&held.full_key, &held.owner, Some(held.fence))
+        .release(held.full_key(), &held.owner, Some(held.fence))
         .await
         .unwrap();
 }

@@ -146,7 +146,7 @@ impl Host {
     pub(crate) async fn until_free(&self, full_key: &str) {
         let locks = self.http().locks();
         soon(async {
-            while locks.status(full_key).await.unwrap().is_some() {
+            while locks.status(full_key).await.unwrap().is_held() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         })
@@ -155,7 +155,7 @@ impl Host {
 
     /// Who holds the lock, asked without whatever stands before the server.
     pub(crate) async fn status(&self, full_key: &str) -> Option<LockInfo> {
-        self.http().locks().status(full_key).await.unwrap()
+        self.http().locks().status(full_key).await.unwrap().held()
     }
 
     /// Ends the server and all its connections.

@@ -29,8 +29,14 @@ async fn a_lease_outlives_many_ttls() {
             }
             assert!(lease.held_until() > first_end + TTL);
             assert!(lease.expires_at() > first_expiry + TTL);
-            let status = client.locks().status("lock:k").await.unwrap().unwrap();
-            assert_eq!(status.fence, lease.fence());
+            let status = client
+                .locks()
+                .status("lock:k")
+                .await
+                .unwrap()
+                .held()
+                .unwrap();
+            assert_eq!(status.holders[0].fence, Some(lease.fence()));
             soon(lease.release()).await.unwrap();
             host.until_free("lock:k").await;
         }
@@ -160,7 +166,7 @@ async fn a_lease_of_somebody_else_is_left_alone() {
     let error = soon(lease.release()).await.unwrap_err();
     assert!(matches!(error, Error::Lost(Loss::Refused(_))), "{error}");
     let status = host.status("lock:k").await.unwrap();
-    assert_eq!(status.fence, next.fence);
+    assert_eq!(status.holders[0].fence, Some(next.fence));
 }
 
 #[tokio::test]
@@ -215,7 +221,10 @@ async fn a_lease_that_is_kept_stays_and_is_not_renewed() {
     let client = host.http();
     let held = acquired(client.lock("k").ttl(TTL)).await.keep();
     let status = host.status("lock:k").await.unwrap();
-    assert_eq!((status.fence, status.owner), (held.fence, held.owner));
+    assert_eq!(
+        (status.holders[0].fence, status.holders[0].owner.clone()),
+        (Some(held.fence), held.owner)
+    );
     // Nobody but its expiry ends it.
     host.until_free("lock:k").await;
 }

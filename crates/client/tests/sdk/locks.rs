@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use forrst_client::{Error, HealthStatus};
+use forrst_client::{Error, HealthStatus, LockKind};
 use futures_util::TryStreamExt;
 
 use crate::host::{Host, ms, soon};
@@ -12,21 +12,23 @@ async fn a_lock_can_be_looked_at_extended_and_released() {
     let host = Host::start().await;
     for client in host.clients() {
         let locks = client.locks();
-        assert_eq!(soon(locks.status("lock:k")).await.unwrap(), None);
+        assert!(!soon(locks.status("lock:k")).await.unwrap().is_held());
         let held = soon(client.lock("k").ttl(ms(5_000)).owner("me").hold())
             .await
             .unwrap();
-        let status = soon(locks.status("lock:k")).await.unwrap().unwrap();
+        let status = soon(locks.status("lock:k")).await.unwrap().held().unwrap();
+        let holder = status.holder().unwrap();
         assert_eq!(
-            (status.full_key.as_str(), status.owner.as_str()),
+            (status.full_key.as_str(), holder.owner.as_str()),
             ("lock:k", "me")
         );
         assert_eq!(
-            (status.fence, status.expires_at),
-            (held.fence, held.expires_at)
+            (holder.fence, holder.expires_at),
+            (Some(held.fence), held.expires_at)
         );
-        assert!(status.ttl_remaining <= ms(5_000) && !status.ttl_remaining.is_zero());
-        assert!(status.acquired_at < status.expires_at);
+        assert!(holder.ttl_remaining <= ms(5_000) && !holder.ttl_remaining.is_zero());
+        assert!(holder.acquired_at < holder.expires_at);
+        assert_eq!((status.kind, status.holder_count), (LockKind::Exclusive, 1));
 
         let extended = locks.extend("lock:k", "me", Some(held.fence), ms(60_000));
         let extended = soon(extended).await.unwrap();

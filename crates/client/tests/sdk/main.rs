@@ -6,6 +6,7 @@ mod calls;
 mod deadlines;
 mod errors;
 mod host;
+mod kinds;
 mod leases;
 mod locks;
 mod lost_answers;

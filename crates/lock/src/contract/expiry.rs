@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::{
-    extend_as, force_release, fresh_name, held_by, is_free, long, pass, release, short, take, ttl,
+    extend_as, force_release, fresh_name, held, held_by, is_free, long, pass, release, short, take,
+    ttl,
 };
 use crate::NotHeld;
-use crate::store::{ListRequest, LockStore};
+use crate::store::{ListRequest, LockStore, LockStoreExt};
 
 pub async fn a_lease_ends_at_its_expiry(store: Arc<dyn LockStore>) {
     let name = fresh_name("expiry");
@@ -44,14 +45,7 @@ pub async fn extend_replaces_the_remaining_time(store: Arc<dyn LockStore>) {
     let name = fresh_name("replace");
     let lease = take(&*store, &name, "a", long()).await;
     let answer = store
-        .extend(
-            &name,
-            crate::state::Extend {
-                owner: lease.owner.clone(),
-                fence: None,
-                ttl: ttl(10_000),
-            },
-        )
+        .extend(held(&name, "a", None), ttl(10_000))
         .await
         .unwrap();
     let extended = answer.outcome.unwrap();
@@ -105,10 +99,9 @@ pub async fn the_sweep_finds_what_nobody_asks_for(store: Arc<dyn LockStore>) {
     let lease = take(&*store, &kept, "a", long()).await;
     pass(short()).await;
     loop {
-        let expired = store.expire(2).await.unwrap();
-        assert!(expired.len() <= 2);
-        assert!(expired.iter().all(|lease| lease.name != kept));
-        if expired.is_empty() {
+        let count = store.sweep(2).await.unwrap();
+        assert!(count <= 2);
+        if count == 0 {
             break;
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    claim, extend_as, force_release, fresh_name, granted, long, pass, release, short, take, wait,
+    ask, extend_as, force_release, fresh_name, granted, long, pass, release, short, take, wait,
 };
 use crate::Fence;
 use crate::store::LockStore;
@@ -37,7 +37,7 @@ pub async fn fences_grow_across_expiry(store: Arc<dyn LockStore>) {
     for _ in 0..3 {
         fences.push(take(&*store, &name, "a", short()).await.fence);
         pass(short()).await;
-        store.expire(1000).await.unwrap();
+        store.sweep(1000).await.unwrap();
     }
     assert_grow(&fences);
 }
@@ -57,7 +57,7 @@ pub async fn fences_grow_with_a_hand_over(store: Arc<dyn LockStore>) {
     let mut lease = take(&*store, &name, "a", long()).await;
     let mut fences = vec![lease.fence];
     for round in 0..5 {
-        let wake = wait(&*store, &name, claim(&format!("w{round}"), long())).await;
+        let wake = wait(&*store, &name, ask(&format!("w{round}"), long())).await;
         release(&*store, &lease).await.unwrap();
         lease = granted(wake).await;
         fences.push(lease.fence);

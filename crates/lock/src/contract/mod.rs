@@ -19,23 +19,28 @@
 
 mod expiry;
 mod fences;
+mod kinds;
 mod lifecycle;
 pub mod model;
 mod ownership;
 mod races;
 mod waiting;
+mod withdrawal;
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::state::{Acquire, Acquired, Claim, Extend, ForceRelease, Release, Wait, Wake};
-use crate::store::{Answer, LockStore};
-use crate::{Fence, Lease, LockKey, LockName, NotHeld, Owner, ReleaseMemory, Ticket, Ttl, Waiter};
+use crate::model::{Acquire, Acquired, Claim, Held, Transition, Wait, Wake};
+use crate::store::{Answer, LockStore, LockStoreExt};
+use crate::{
+    Attempt, Caller, Fence, Lease, LockKey, LockName, Locks, Node, NotHeld, Note, Owner,
+    ReleaseMemory, Share, StoreError, Ticket, Timestamp, Ttl,
+};
 
 /// One case of the suite.
 pub type Case = fn(Arc<dyn LockStore>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -47,6 +52,12 @@ macro_rules! cases {
         pub const CASES: &[(&str, Case)] = &[
             $($((stringify!($case), |store| Box::pin($group::$case(store)))),*),*
         ];
+
+        /// The group of a case.
+        fn group_of(case: &str) -> &'static str {
+            $($(if case == stringify!($case) { return stringify!($group); })*)*
+            panic!("{case} is not in the suite");
+        }
 
         $(pub use $group::{$($case),*};)*
 
@@ -97,7 +108,7 @@ cases! {
         force_release_of_a_fence_spares_the_successor
         a_late_release_leaves_the_successor_alone
         a_repeated_attempt_gets_the_same_lease
-        a_lease_whose_attempt_was_repeated_is_not_given_up;
+        a_lease_ends_when_all_calls_of_its_attempt_are_given_up;
     expiry:
         a_lease_ends_at_its_expiry
         an_expired_lease_is_not_shown
@@ -125,14 +136,40 @@ cases! {
         whoever_gives_up_waiting_leaves_the_queue
         a_grant_that_is_given_up_goes_to_the_next
         a_waiter_that_is_gone_is_passed_by
-        a_repeated_waiting_attempt_keeps_its_place
         a_full_queue_refuses
         waiting_for_a_free_lock_is_no_waiting
-        it_is_known_who_holds_and_who_waits;
+        it_is_known_who_holds_and_who_waits
+        a_repeated_waiting_attempt_shares_its_position
+        a_repeated_attempt_that_leaves_keeps_the_position_for_the_others;
     races:
         of_many_at_once_one_wins
         a_guarded_counter_loses_no_update
         callers_who_come_and_go_leave_nothing_behind;
+    kinds:
+        readers_share_and_a_writer_waits_for_all_of_them
+        a_reader_does_not_pass_a_waiting_writer
+        there_is_no_upgrade
+        a_limit_admits_so_many_and_no_more
+        a_lease_of_a_limit_that_runs_out_makes_room_for_one
+        kinds_do_not_mix
+        an_owner_with_several_leases_names_the_one_it_means
+        force_release_ends_every_lease_or_the_named_one
+        a_set_is_all_or_nothing
+        a_waiting_set_reserves_its_free_keys
+        a_set_that_gives_up_leaves_all_its_queues
+        a_set_whose_time_is_over_is_passed_by_at_every_key
+        a_set_that_is_given_up_after_its_grant_frees_every_key
+        a_set_whose_waiter_is_gone_is_passed_by
+        a_set_ends_as_a_whole
+        a_set_takes_each_key_in_its_own_way
+        the_fence_of_a_set_is_past_those_of_all_its_keys
+        a_set_is_listed_under_each_of_its_keys
+        an_attempt_is_for_the_same_keys_and_kinds
+        sets_in_any_order_never_deadlock;
+    withdrawal:
+        a_held_attempt_is_released_by_withdrawing_it
+        a_waiting_attempt_leaves_by_withdrawing_it
+        a_call_that_arrives_after_its_withdrawal_comes_to_nothing;
 }
 
 tokio::task_local! {
@@ -167,6 +204,9 @@ pub async fn run<K>(name: &str, open: impl AsyncFn(ReleaseMemory) -> (Arc<dyn Lo
     let (_, case) = case.expect("a case of the suite");
     for tries_left in (0..5).rev() {
         let (store, _keep) = open(release_memory(name)).await;
+        if needs_kinds(name) && !store.capabilities().kinds {
+            return kinds_are_refused(&*store).await;
+        }
         let timing = Arc::new(Timing::default());
         let started = Instant::now();
         let running = tokio::spawn(TIMING.scope(timing.clone(), case(store)));
@@ -192,6 +232,38 @@ pub fn release_memory(case: &str) -> ReleaseMemory {
         "a_release_is_forgotten_after_a_while" => ReleaseMemory::MIN,
         _ => ReleaseMemory::default(),
     }
+}
+
+/// Whether a case is about more than exclusive locks on one key.
+fn needs_kinds(case: &str) -> bool {
+    matches!(group_of(case), "kinds" | "withdrawal")
+        || case.starts_with("a_repeated_") && group_of(case) == "waiting"
+}
+
+/// A store that does not know kinds of locks says so, and does nothing.
+async fn kinds_are_refused(store: &dyn LockStore) {
+    let [a, b] = ["a", "b"].map(fresh_name);
+    let set = [&a, &b].map(|name| (name.clone(), Share::EXCLUSIVE));
+    for locks in [
+        Locks::new(set.to_vec()).expect("a set"),
+        Locks::one(a.clone(), Share::SHARED),
+        Locks::one(a.clone(), Share::limit(2).expect("a limit")),
+    ] {
+        let refused = store
+            .acquire(ask("a", long()).for_locks(&locks, None))
+            .await;
+        assert!(
+            matches!(refused, Err(StoreError::Unsupported(_))),
+            "{refused:?}"
+        );
+    }
+    let attempt = Attempt::parse("try 1").expect("short");
+    let refused = store.withdraw(&a, owner("a"), attempt).await;
+    assert!(
+        matches!(refused, Err(StoreError::Unsupported(_))),
+        "{refused:?}"
+    );
+    assert!(is_free(store, &a).await && is_free(store, &b).await);
 }
 
 /// A name that no other case uses, in this run or another.
@@ -245,24 +317,74 @@ fn is_paused() -> bool {
 }
 
 /// Who asks, with a ticket of its own.
-fn claim(owner_name: &str, ttl: Ttl) -> Claim {
-    Claim {
+#[derive(Debug, Clone)]
+struct Ask {
+    owner: Owner,
+    caller: Option<Caller>,
+    note: Option<Note>,
+    attempt: Option<Attempt>,
+    ticket: Ticket,
+    ttl: Ttl,
+}
+
+impl Ask {
+    /// For these keys, and perhaps waiting.
+    fn for_locks(self, locks: &Locks, wait: Option<Wait>) -> Acquire {
+        Acquire {
+            claim: Claim {
+                locks: locks.clone(),
+                owner: self.owner,
+                caller: self.caller,
+                note: self.note,
+                attempt: self.attempt,
+                ttl: self.ttl,
+            },
+            ticket: self.ticket,
+            node: None,
+            wait,
+        }
+    }
+
+    /// The same attempt in another call.
+    fn again(&self) -> Self {
+        Self {
+            ticket: Ticket::random(),
+            ..self.clone()
+        }
+    }
+
+    fn attempt(mut self, attempt: &str) -> Self {
+        self.attempt = Some(Attempt::parse(attempt).expect("short"));
+        self
+    }
+}
+
+fn ask(owner_name: &str, ttl: Ttl) -> Ask {
+    Ask {
         owner: owner(owner_name),
         caller: None,
+        note: None,
         attempt: None,
         ticket: Ticket::random(),
         ttl,
     }
 }
 
-async fn acquire(store: &dyn LockStore, name: &LockName, claim: Claim) -> Acquired {
-    let command = Acquire { claim, wait: None };
-    answer(store.acquire(name, command).await)
+fn exclusive(name: &LockName) -> Locks {
+    Locks::exclusive(name.clone())
+}
+
+async fn acquire(store: &dyn LockStore, name: &LockName, ask: Ask) -> Acquired {
+    acquire_all(store, &exclusive(name), ask).await
+}
+
+async fn acquire_all(store: &dyn LockStore, locks: &Locks, ask: Ask) -> Acquired {
+    answer(store.acquire(ask.for_locks(locks, None)).await)
 }
 
 /// Acquires what must be free.
 async fn take(store: &dyn LockStore, name: &LockName, owner_name: &str, ttl: Ttl) -> Lease {
-    match acquire(store, name, claim(owner_name, ttl)).await {
+    match acquire(store, name, ask(owner_name, ttl)).await {
         Acquired::Granted(lease) => lease,
         other => panic!("{name} should be free for {owner_name}, but: {other:?}"),
     }
@@ -271,40 +393,96 @@ async fn take(store: &dyn LockStore, name: &LockName, owner_name: &str, ttl: Ttl
 /// Tries to acquire, and says whether that worked; what it got is left held.
 async fn is_free(store: &dyn LockStore, name: &LockName) -> bool {
     matches!(
-        acquire(store, name, claim("somebody else", long())).await,
+        acquire(store, name, ask("somebody else", long())).await,
         Acquired::Granted(_)
     )
 }
 
+/// Acquires keys that must be free.
+async fn take_all(store: &dyn LockStore, locks: &Locks, owner_name: &str, ttl: Ttl) -> Lease {
+    match acquire_all(store, locks, ask(owner_name, ttl)).await {
+        Acquired::Granted(lease) => lease,
+        other => panic!("{locks:?} should be free for {owner_name}, but: {other:?}"),
+    }
+}
+
 /// Joins the queue of what must be held.
-async fn wait(store: &dyn LockStore, name: &LockName, claim: Claim) -> oneshot::Receiver<Wake> {
-    let (outcome, wake) = wait_at_most(store, name, claim, long(), 100).await;
+async fn wait(store: &dyn LockStore, name: &LockName, ask: Ask) -> WaitingCall {
+    wait_for_all(store, &exclusive(name), ask).await
+}
+
+async fn wait_for_all(store: &dyn LockStore, locks: &Locks, ask: Ask) -> WaitingCall {
+    let (outcome, call) = wait_at_most(store, locks, ask, long(), 100).await;
     assert!(matches!(outcome, Acquired::Queued { .. }), "{outcome:?}");
-    wake
+    call
 }
 
 async fn wait_at_most(
     store: &dyn LockStore,
-    name: &LockName,
-    claim: Claim,
+    locks: &Locks,
+    ask: Ask,
     timeout: Ttl,
-    max_ahead: usize,
-) -> (Acquired, oneshot::Receiver<Wake>) {
-    let (waiter, wake) = Waiter::channel();
+    max_queue: usize,
+) -> (Acquired, WaitingCall) {
+    let call = WaitingCall::of(store, ask.ticket);
     let wait = Wait {
         timeout: timeout.as_duration(),
-        max_ahead,
-        waiter,
+        max_queue,
+        again: None,
     };
-    let command = Acquire {
-        claim,
-        wait: Some(wait),
-    };
-    (answer(store.acquire(name, command).await), wake)
+    let acquired = store.acquire(ask.for_locks(locks, Some(wait))).await;
+    (answer(acquired), call)
+}
+
+/// A call that waits. Dropped, it is not there any more to be told anything.
+#[derive(Debug)]
+pub struct WaitingCall {
+    wake: oneshot::Receiver<Wake>,
+    _node: Arc<OneCall>,
+}
+
+/// The process that made one call, as far as the store knows.
+#[derive(Debug)]
+struct OneCall {
+    ticket: Ticket,
+    wake: Mutex<Option<oneshot::Sender<Wake>>>,
+}
+
+impl WaitingCall {
+    /// To be told what becomes of the call of this ticket.
+    pub fn of(store: &dyn LockStore, ticket: Ticket) -> Self {
+        let (sender, wake) = oneshot::channel();
+        let node = Arc::new(OneCall {
+            ticket,
+            wake: Mutex::new(Some(sender)),
+        });
+        let weak: Weak<OneCall> = Arc::downgrade(&node);
+        store.subscribe(weak);
+        Self { wake, _node: node }
+    }
+
+    /// What it has been told by now.
+    pub fn try_recv(&mut self) -> Option<Wake> {
+        self.wake.try_recv().ok()
+    }
+}
+
+impl Node for OneCall {
+    fn wake(&self, ticket: Ticket, wake: Wake) -> bool {
+        if ticket != self.ticket {
+            return false;
+        }
+        let mut sender = self.wake.lock().unwrap_or_else(PoisonError::into_inner);
+        sender
+            .take()
+            .is_some_and(|sender| sender.send(wake).is_ok())
+    }
+
+    fn changed(&self, _: &Transition, _: Timestamp) {}
 }
 
 async fn release(store: &dyn LockStore, lease: &Lease) -> Result<Lease, NotHeld> {
-    release_as(store, &lease.name, lease.owner.as_str(), Some(lease.fence)).await
+    release_as(store, lease.name(), lease.owner.as_str(), Some(lease.fence)).await
 }
 
 async fn release_as(
@@ -313,8 +491,7 @@ async fn release_as(
     owner_name: &str,
     fence: Option<Fence>,
 ) -> Result<Lease, NotHeld> {
-    let owner = owner(owner_name);
-    answer(store.release(name, Release { owner, fence }).await)
+    answer(store.release(held(name, owner_name, fence)).await)
 }
 
 async fn extend_as(
@@ -324,20 +501,38 @@ async fn extend_as(
     fence: Option<Fence>,
     ttl: Ttl,
 ) -> Result<Lease, NotHeld> {
-    let owner = owner(owner_name);
-    answer(store.extend(name, Extend { owner, fence, ttl }).await)
+    answer(store.extend(held(name, owner_name, fence), ttl).await)
 }
 
+fn held(name: &LockName, owner_name: &str, fence: Option<Fence>) -> Held {
+    Held {
+        name: name.clone(),
+        owner: owner(owner_name),
+        fence,
+    }
+}
+
+/// Ends the one lease there is.
 async fn force_release(
     store: &dyn LockStore,
     name: &LockName,
     fence: Option<Fence>,
 ) -> Result<Lease, NotHeld> {
-    answer(store.force_release(name, ForceRelease { fence }).await)
+    let mut leases = force_release_all(store, name, fence).await?;
+    assert_eq!(leases.len(), 1, "{leases:?}");
+    Ok(leases.remove(0))
+}
+
+async fn force_release_all(
+    store: &dyn LockStore,
+    name: &LockName,
+    fence: Option<Fence>,
+) -> Result<Vec<Lease>, NotHeld> {
+    answer(store.force_release(name, fence).await)
 }
 
 async fn held_by(store: &dyn LockStore, name: &LockName) -> Option<Lease> {
-    answer(store.inspect(name).await).map(|status| status.lease)
+    answer(store.inspect(name).await).holders.into_iter().next()
 }
 
 fn answer<T>(answer: Result<Answer<T>, crate::StoreError>) -> T {
@@ -348,15 +543,15 @@ fn answer<T>(answer: Result<Answer<T>, crate::StoreError>) -> T {
 const WAKE_UP_TIME: Duration = Duration::from_secs(20);
 
 /// What the waiter hears, which has to be a grant.
-async fn granted(wake: oneshot::Receiver<Wake>) -> Lease {
-    match heard(wake).await {
+async fn granted(call: WaitingCall) -> Lease {
+    match heard(call).await {
         Some(Wake::Granted(lease)) => lease,
         other => panic!("should have been granted the lock, but heard {other:?}"),
     }
 }
 
-async fn heard(wake: oneshot::Receiver<Wake>) -> Option<Wake> {
-    let heard = tokio::time::timeout(WAKE_UP_TIME, wake).await;
+async fn heard(mut call: WaitingCall) -> Option<Wake> {
+    let heard = tokio::time::timeout(WAKE_UP_TIME, &mut call.wake).await;
     if heard.is_err() {
         note_passed(WAKE_UP_TIME);
     }
@@ -364,10 +559,6 @@ async fn heard(wake: oneshot::Receiver<Wake>) -> Option<Wake> {
 }
 
 /// Fails when the waiter has heard anything.
-fn still_waits(wake: &mut oneshot::Receiver<Wake>) {
-    assert_eq!(
-        wake.try_recv(),
-        Err(oneshot::error::TryRecvError::Empty),
-        "should still wait"
-    );
+fn still_waits(call: &mut WaitingCall) {
+    assert_eq!(call.try_recv(), None, "should still wait");
 }

@@ -2,24 +2,24 @@
 //!
 //! Whatever the state machine answers, the store has to answer too, and whoever it wakes has to be woken.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use tokio::sync::oneshot;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{WAKE_UP_TIME, fresh_name, owner, pass_exactly};
-use crate::state::{
-    Abandon, Acquire, Acquired, Claim, Command, Extend, ForceRelease, Release, Settle, State, Wait,
-    Wake, Woken, step,
+use super::{WAKE_UP_TIME, WaitingCall, fresh_name, owner, pass_exactly};
+use crate::model::{
+    Acquire, Acquired, Claim, Command, Env, Held, Key, Keys, Outcome, Transition, Wait, Wake,
+    Withdrawn, step,
 };
-use crate::store::{Answer, LockStore};
+use crate::store::{Answer, LockStatus, LockStore};
 use crate::{
-    Attempt, Fence, Lease, LockName, NotHeld, ReleaseMemory, StoreError, Ticket, Timestamp, Ttl,
-    Waiter,
+    Attempt, Fence, Lease, LockName, Locks, NotHeld, ReleaseMemory, Share, StoreError, Ticket,
+    Timestamp, Ttl,
 };
 
 /// How random histories pass their time.
@@ -34,6 +34,10 @@ pub struct Pace {
     pub margin: Duration,
     /// Whether time is tokio's paused clock.
     pub is_paused: bool,
+    /// Whether all keys are settled before each command, for a store that does so by itself.
+    pub is_settled: bool,
+    /// Whether the histories are the same in every run.
+    pub is_seeded: bool,
 }
 
 impl Pace {
@@ -43,63 +47,117 @@ impl Pace {
         unit: Duration::from_millis(100),
         margin: Duration::ZERO,
         is_paused: true,
+        is_settled: false,
+        is_seeded: false,
     };
 }
 
-/// Something that happens in a history. Numbers choose among a few owners, attempts, calls and fences.
+/// How many keys a history is about.
+const KEYS: usize = 3;
+
+/// Something that happens in a history. Numbers choose among a few keys, owners, attempts, fences and the latest calls.
 #[derive(Debug, Clone)]
 enum Action {
     Acquire {
+        locks: Vec<(usize, Share)>,
         owner: u8,
         attempt: Option<u8>,
         ttl: u8,
+        wait: Option<(u8, usize)>,
+    },
+    /// Makes the attempt of an earlier call again.
+    Repeat {
+        call: usize,
         wait: Option<(u8, usize)>,
     },
     Abandon {
         call: usize,
     },
     Release {
+        key: usize,
         owner: u8,
         fence: Option<usize>,
     },
     Extend {
+        key: usize,
         owner: u8,
         fence: Option<usize>,
         ttl: u8,
     },
     ForceRelease {
+        key: usize,
         fence: Option<usize>,
     },
-    Settle,
-    Inspect,
+    Withdraw {
+        key: usize,
+        owner: u8,
+        attempt: u8,
+    },
+    Settle {
+        key: usize,
+    },
+    Inspect {
+        key: usize,
+    },
     Pass {
         units: u32,
     },
 }
 
-fn actions(pace: Pace, memory: ReleaseMemory) -> impl Strategy<Value = Vec<Action>> {
+/// Which keys, and how much of each: one exclusive key, or whatever there is.
+fn locks(kinds: bool) -> BoxedStrategy<Vec<(usize, Share)>> {
+    if !kinds {
+        return Just(vec![(0, Share::EXCLUSIVE)]).boxed();
+    }
+    let limit = |limit| Share::limit(limit).expect("a limit");
+    let share = prop_oneof![
+        4 => Just(Share::EXCLUSIVE),
+        3 => Just(Share::SHARED),
+        2 => Just(limit(2)),
+        1 => Just(limit(1)),
+    ];
+    let several = proptest::collection::btree_map(0..KEYS, share.clone(), 1..=KEYS);
+    prop_oneof![
+        3 => share.prop_map(|share| vec![(0, share)]),
+        2 => several.prop_map(|locks| locks.into_iter().collect()),
+    ]
+    .boxed()
+}
+
+fn actions(pace: Pace, memory: ReleaseMemory, kinds: bool) -> impl Strategy<Value = Vec<Action>> {
     // Until all releases are forgotten, where that takes no time.
     let long = if pace.is_paused {
         u32::try_from(memory.as_duration().as_millis() / pace.unit.as_millis()).unwrap_or(1)
     } else {
         1
     };
-    let owner = 0..3_u8;
+    let (owner, key) = (0..3_u8, 0..if kinds { KEYS } else { 1 });
     let fence = || proptest::option::weighted(0.4, 0..8_usize);
+    let wait = || proptest::option::weighted(0.7, (1..8_u8, 0..4_usize));
     let acquire = (
+        locks(kinds),
         owner.clone(),
         proptest::option::weighted(0.3, 0..2_u8),
         1..6_u8,
-        proptest::option::weighted(0.7, (1..8_u8, 0..4_usize)),
+        wait(),
     );
+    let held = || (key.clone(), owner.clone(), fence());
     let action = prop_oneof![
-        8 => acquire.prop_map(|(owner, attempt, ttl, wait)| Action::Acquire { owner, attempt, ttl, wait }),
-        2 => (0..8_usize).prop_map(|call| Action::Abandon { call }),
-        4 => (owner.clone(), fence()).prop_map(|(owner, fence)| Action::Release { owner, fence }),
-        3 => (owner, fence(), 1..6_u8).prop_map(|(owner, fence, ttl)| Action::Extend { owner, fence, ttl }),
-        2 => fence().prop_map(|fence| Action::ForceRelease { fence }),
-        2 => Just(Action::Settle),
-        2 => Just(Action::Inspect),
+        8 => acquire.prop_map(|(locks, owner, attempt, ttl, wait)| {
+            Action::Acquire { locks, owner, attempt, ttl, wait }
+        }),
+        3 => (0..4_usize, wait()).prop_map(|(call, wait)| Action::Repeat { call, wait }),
+        3 => (0..6_usize).prop_map(|call| Action::Abandon { call }),
+        4 => held().prop_map(|(key, owner, fence)| Action::Release { key, owner, fence }),
+        3 => (held(), 1..6_u8).prop_map(|((key, owner, fence), ttl)| {
+            Action::Extend { key, owner, fence, ttl }
+        }),
+        2 => (key.clone(), fence()).prop_map(|(key, fence)| Action::ForceRelease { key, fence }),
+        1 => (key.clone(), owner.clone(), 0..2_u8).prop_map(|(key, owner, attempt)| {
+            Action::Withdraw { key, owner, attempt }
+        }),
+        2 => key.clone().prop_map(|key| Action::Settle { key }),
+        2 => key.clone().prop_map(|key| Action::Inspect { key }),
         4 => (1..4_u32).prop_map(|units| Action::Pass { units }),
         1 => Just(Action::Pass { units: long }),
     ];
@@ -115,13 +173,24 @@ pub fn behaves_like_the_model<K>(
     let runtime = builder.enable_all().start_paused(pace.is_paused).build();
     let runtime = runtime.expect("a runtime");
     let (store, _keep) = runtime.block_on(open(ReleaseMemory::default()));
-    let memory = store.capabilities().release_memory;
+    let (memory, kinds) = {
+        let capabilities = store.capabilities();
+        (capabilities.release_memory, capabilities.kinds)
+    };
     let config = Config {
         cases: pace.histories,
         failure_persistence: None,
+        max_shrink_iters: if pace.is_seeded { 0 } else { u32::MAX },
         ..Config::default()
     };
-    let result = TestRunner::new(config).run(&actions(pace, memory), |history| {
+    let mut runner = match pace.is_seeded {
+        true => {
+            let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+            TestRunner::new_with_rng(config, rng)
+        }
+        false => TestRunner::new(config),
+    };
+    let result = runner.run(&actions(pace, memory, kinds), |history| {
         runtime.block_on(async {
             let mut pair = Pair::new(store.clone(), pace);
             for (index, action) in history.iter().enumerate() {
@@ -142,44 +211,63 @@ pub fn behaves_like_the_model<K>(
     }
 }
 
-/// The store and the model of one key.
+/// The store and the model, and a few keys of both.
 struct Pair {
     store: Arc<dyn LockStore>,
     pace: Pace,
-    name: LockName,
-    model: State<usize>,
+    names: [LockName; KEYS],
+    model: Model,
     /// The model's time passes only where the history says so.
     now: Timestamp,
     started: Instant,
     /// How much time should have passed since.
     passed: Duration,
     last_fence: u64,
-    /// The fences of all grants: the model's and the store's. They differ, but grow alike.
-    fences: Vec<(Fence, Fence)>,
-    calls: Vec<(Ticket, oneshot::Receiver<Wake>)>,
+    /// The grants: their keys, and the fences that the model and the store have given them. They differ, but grow alike.
+    grants: Vec<(Locks, Fence, Fence)>,
+    calls: Vec<(Claim, Ticket, WaitingCall)>,
+}
+
+#[derive(Default)]
+struct Model(HashMap<LockName, Key>);
+
+impl Keys for Model {
+    fn key(&mut self, name: &LockName) -> &mut Key {
+        let new = || Key::new(name.clone());
+        self.0.entry(name.clone()).or_insert_with(new)
+    }
 }
 
 type Difference = String;
 
+/// The calls that have to be told something, and what.
+type Wakes = Vec<(Ticket, Wake)>;
+
 impl Pair {
     fn new(store: Arc<dyn LockStore>, pace: Pace) -> Self {
-        let name = fresh_name("model");
         Self {
             store,
             pace,
-            model: State::new(name.clone()),
-            name,
+            names: ["one", "two", "three"].map(fresh_name),
+            model: Model::default(),
             now: Timestamp::from_millis(1_000_000),
             started: Instant::now(),
             passed: Duration::ZERO,
             last_fence: 0,
-            fences: Vec::new(),
+            grants: Vec::new(),
             calls: Vec::new(),
         }
     }
 
     async fn act(&mut self, action: &Action) -> Result<(), Difference> {
-        let (name, store) = (self.name.clone(), self.store.clone());
+        if self.pace.is_settled {
+            let mut wakes = Wakes::new();
+            for name in self.names.clone() {
+                wakes.append(&mut self.model(&Command::Settle(name.clone())).1);
+                outcome(self.store.submit(Command::Settle(name)).await);
+            }
+            self.all_told(wakes).await?;
+        }
         match action {
             Action::Pass { units } => {
                 let time = self.pace.unit * *units;
@@ -189,139 +277,192 @@ impl Pair {
                 Ok(())
             }
             Action::Acquire {
+                locks,
                 owner: who,
                 attempt,
                 ttl,
                 wait,
             } => {
-                let (waiter, wake) = Waiter::channel();
-                let call = self.calls.len();
+                let locks = locks
+                    .iter()
+                    .map(|(key, share)| (self.names[*key].clone(), *share));
                 let claim = Claim {
+                    locks: Locks::new(locks.collect()).expect("a set"),
                     owner: owner(&format!("owner {who}")),
                     caller: None,
-                    attempt: attempt.map(|a| Attempt::parse(&format!("try {a}")).expect("short")),
-                    ticket: Ticket::random(),
+                    note: None,
+                    attempt: attempt.map(attempt_of),
                     ttl: self.ttl(*ttl),
                 };
-                self.calls.push((claim.ticket, wake));
-                let (model_wait, store_wait) = match *wait {
-                    None => (None, None),
-                    Some((patience, max_ahead)) => {
-                        let timeout = self.ttl(patience).as_duration();
-                        (
-                            Some(waiting(timeout, max_ahead, call)),
-                            Some(waiting(timeout, max_ahead, waiter)),
-                        )
-                    }
-                };
-                let command = Acquire {
-                    claim: claim.clone(),
-                    wait: model_wait,
-                };
-                let (expected, woken) = self.model(command);
-                let command = Acquire {
-                    claim,
-                    wait: store_wait,
-                };
-                let actual = outcome(store.acquire(&name, command).await);
-                match (expected, actual) {
-                    (Acquired::Granted(expected), Acquired::Granted(actual)) => {
-                        self.same_lease(&expected, &actual)?;
-                    }
-                    (Acquired::Held { .. }, Acquired::Held { .. })
-                    | (Acquired::Queued { .. }, Acquired::Queued { .. })
-                    | (Acquired::QueueFull { .. }, Acquired::QueueFull { .. }) => {}
-                    (expected, actual) => return differ(&expected, &actual),
-                }
-                self.all_told(woken).await
+                self.acquire(claim, *wait).await
             }
+            Action::Repeat { call, wait } => match self.calls.iter().nth_back(*call) {
+                Some((claim, ..)) => self.acquire(claim.clone(), *wait).await,
+                None => Ok(()),
+            },
             Action::Abandon { call } => {
-                let Some((ticket, _)) = self.calls.get(*call) else {
+                let Some((claim, ticket, _)) = self.calls.iter().nth_back(*call) else {
                     return Ok(());
                 };
-                let ticket = *ticket;
-                let (_, woken) = self.model(Abandon { ticket });
-                store.abandon(&name, ticket);
+                let (name, ticket) = (claim.locks.first().clone(), *ticket);
+                self.store.abandon(&name, ticket);
+                let (_, wakes) = self.model(&Command::Abandon { name, ticket });
                 self.settled().await;
-                self.all_told(woken).await
+                self.all_told(wakes).await
             }
-            Action::Release { owner: who, fence } => {
-                let owner = owner(&format!("owner {who}"));
-                let (model_fence, store_fence) = self.fence(*fence).unzip();
-                let (expected, woken) = self.model(Release {
-                    owner: owner.clone(),
-                    fence: model_fence,
-                });
-                let fence = store_fence;
-                let actual = outcome(store.release(&name, Release { owner, fence }).await);
-                self.same_result(expected, actual)?;
-                self.all_told(woken).await
+            Action::Release {
+                key,
+                owner: who,
+                fence,
+            } => {
+                let [model, store] = self.held(*key, *who, *fence);
+                self.both(Command::Release(model), Command::Release(store))
+                    .await
             }
             Action::Extend {
+                key,
                 owner: who,
                 fence,
                 ttl,
             } => {
-                let (owner, ttl) = (owner(&format!("owner {who}")), self.ttl(*ttl));
-                let (model_fence, store_fence) = self.fence(*fence).unzip();
-                let (expected, woken) = self.model(Extend {
-                    owner: owner.clone(),
-                    fence: model_fence,
-                    ttl,
-                });
-                let fence = store_fence;
-                let actual = outcome(store.extend(&name, Extend { owner, fence, ttl }).await);
-                self.same_result(expected, actual)?;
-                self.all_told(woken).await
+                let ttl = self.ttl(*ttl);
+                let [model, store] = self.held(*key, *who, *fence);
+                self.both(Command::Extend(model, ttl), Command::Extend(store, ttl))
+                    .await
             }
-            Action::ForceRelease { fence } => {
-                let (model_fence, fence) = self.fence(*fence).unzip();
-                let (expected, woken) = self.model(ForceRelease { fence: model_fence });
-                let actual = outcome(store.force_release(&name, ForceRelease { fence }).await);
-                self.same_result(expected, actual)?;
-                self.all_told(woken).await
+            Action::ForceRelease { key, fence } => {
+                let command = |fence: Option<Fence>| Command::ForceRelease {
+                    name: self.names[*key].clone(),
+                    fences: fence.into_iter().collect(),
+                };
+                let (model, store) = self.fence(*key, *fence).unzip();
+                let (model, store) = (command(model), command(store));
+                self.both(model, store).await
             }
-            Action::Settle => {
-                let ((), woken) = self.model(Settle);
-                let actual = outcome(store.settle(&name).await);
-                let expected = (self.model.lease().is_some(), self.model.waiters());
-                let actual = (actual.expires_at.is_some(), actual.waiters);
-                if expected != actual {
-                    return differ(&expected, &actual);
+            Action::Withdraw { .. } if !self.store.capabilities().kinds => Ok(()),
+            Action::Withdraw {
+                key,
+                owner: who,
+                attempt,
+            } => {
+                let command = Command::Withdraw {
+                    name: self.names[*key].clone(),
+                    owner: owner(&format!("owner {who}")),
+                    attempt: attempt_of(*attempt),
+                };
+                self.both(command.clone(), command).await
+            }
+            Action::Settle { key } => {
+                let command = Command::Settle(self.names[*key].clone());
+                self.both(command.clone(), command).await
+            }
+            Action::Inspect { key } => {
+                let name = self.names[*key].clone();
+                let expected = LockStatus::of(self.model.key(&name), self.now);
+                let actual = outcome(self.store.inspect(&name).await);
+                self.same_status(&expected, &actual)
+            }
+        }
+    }
+
+    async fn acquire(&mut self, claim: Claim, wait: Option<(u8, usize)>) -> Result<(), Difference> {
+        let ticket = Ticket::random();
+        let call = WaitingCall::of(&*self.store, ticket);
+        self.calls.push((claim.clone(), ticket, call));
+        // Without kinds, the calls of an attempt do not share its position.
+        let can_wait = self.store.capabilities().kinds || claim.attempt.is_none();
+        let wait = wait.filter(|_| can_wait);
+        let command = Command::Acquire(Acquire {
+            claim,
+            ticket,
+            node: None,
+            wait: wait.map(|(patience, max_queue)| Wait {
+                timeout: self.ttl(patience).as_duration(),
+                max_queue,
+                again: None,
+            }),
+        });
+        self.both(command.clone(), command).await
+    }
+
+    /// A command on both sides, where fences have other numbers.
+    async fn both(&mut self, on_model: Command, on_store: Command) -> Result<(), Difference> {
+        let (expected, wakes) = self.model(&on_model);
+        let actual = outcome(self.store.submit(on_store).await);
+        self.same_outcome(&expected, &actual)?;
+        self.all_told(wakes).await
+    }
+
+    fn same_outcome(&mut self, expected: &Outcome, actual: &Outcome) -> Result<(), Difference> {
+        match (expected, actual) {
+            (Outcome::Acquired(expected), Outcome::Acquired(actual)) => match (expected, actual) {
+                (Acquired::Granted(expected), Acquired::Granted(actual)) => {
+                    self.same_lease(expected, actual)
                 }
-                self.all_told(woken).await
+                (Acquired::Held(expected), Acquired::Held(actual))
+                | (Acquired::QueueFull(expected), Acquired::QueueFull(actual))
+                | (
+                    Acquired::Queued {
+                        obstacle: expected, ..
+                    },
+                    Acquired::Queued {
+                        obstacle: actual, ..
+                    },
+                ) if expected.blocked_by == actual.blocked_by => Ok(()),
+                (expected, actual) if expected == actual => Ok(()),
+                (expected, actual) => differ(expected, actual),
+            },
+            (Outcome::Lease(expected), Outcome::Lease(actual)) => {
+                self.same_result(expected.as_ref(), actual.as_ref())
             }
-            Action::Inspect => {
-                let expected = self.model.lease().filter(|lease| lease.is_live(self.now));
-                let actual = outcome(store.inspect(&name).await);
-                let expected = expected.cloned().ok_or(NotHeld::NotFound);
-                let actual = actual.map(|status| status.lease);
-                self.same_result(expected, actual.ok_or(NotHeld::NotFound))
+            (Outcome::Forced(Ok(expected)), Outcome::Forced(Ok(actual)))
+                if expected.len() == actual.len() =>
+            {
+                let mut pairs = expected.iter().zip(actual);
+                pairs.try_for_each(|(expected, actual)| self.same_lease(expected, actual))
             }
+            (
+                Outcome::Withdrawn(Withdrawn::Held(expected)),
+                Outcome::Withdrawn(Withdrawn::Held(actual)),
+            ) => self.same_lease(expected, actual),
+            (Outcome::Settled(expected), Outcome::Settled(actual))
+                if expected.waiters == actual.waiters =>
+            {
+                Ok(())
+            }
+            (expected, actual) if expected == actual => Ok(()),
+            (expected, actual) => differ(expected, actual),
         }
     }
 
     /// Whether the machine has stood still for so long that a lease may have run out which the model takes for live.
     fn is_late(&self) -> bool {
-        self.started.elapsed() > self.passed + self.pace.margin
+        !self.pace.is_paused && self.started.elapsed() > self.passed + self.pace.margin
     }
 
-    fn model<C: Command<usize>>(&mut self, command: C) -> (C::Outcome, Vec<Woken<usize>>) {
+    fn model(&mut self, command: &Command) -> (Outcome, Wakes) {
         let last_fence = &mut self.last_fence;
-        let mut mint = || {
+        let mut mint = |_: &Locks| {
             *last_fence += 1;
             Fence::new(*last_fence)
         };
         let memory = self.store.capabilities().release_memory;
-        let done = step(&mut self.model, command, self.now, memory, &mut mint);
-        (done.outcome, done.woken)
+        let mut env = Env::single_node(self.now, &mut mint, memory);
+        let mut transitions = Vec::new();
+        let outcome = step(&mut self.model, command, &mut env, &mut transitions);
+        let wakes = transitions.into_iter().filter_map(|it| match it {
+            Transition::Woken { call, wake } => Some((call.ticket, wake)),
+            _ => None,
+        });
+        (outcome, wakes.collect())
     }
 
     /// Those whom the model wakes hear the same from the store, and nobody else hears anything.
-    async fn all_told(&mut self, woken: Vec<Woken<usize>>) -> Result<(), Difference> {
-        for Woken { waiter, wake, .. } in woken {
-            let (_, receiver) = &mut self.calls[waiter];
-            let heard = timeout(WAKE_UP_TIME, &mut *receiver).await;
+    async fn all_told(&mut self, wakes: Wakes) -> Result<(), Difference> {
+        for (ticket, wake) in wakes {
+            let call = self.calls.iter_mut().find(|(_, it, _)| *it == ticket);
+            let (_, _, call) = call.ok_or("the model has woken nobody")?;
+            let heard = timeout(WAKE_UP_TIME, &mut call.wake).await;
             if heard.is_err() {
                 self.passed += WAKE_UP_TIME;
             }
@@ -329,27 +470,42 @@ impl Pair {
                 (Wake::Granted(expected), Ok(Ok(Wake::Granted(actual)))) => {
                     self.same_lease(&expected, &actual)?;
                 }
+                // What is in its way depends on which leases have been found to be over, and that may differ.
+                (Wake::TimedOut(_), Ok(Ok(Wake::TimedOut(_)))) => {}
                 (expected, Ok(Ok(actual))) if expected == actual => {}
                 (expected, heard) => return differ(&expected, &heard),
             }
         }
-        for (call, (_, receiver)) in self.calls.iter_mut().enumerate() {
-            if let Ok(heard) = receiver.try_recv() {
+        for (number, (_, _, call)) in self.calls.iter_mut().enumerate() {
+            if let Some(heard) = call.try_recv() {
                 return Err(format!(
-                    "call {call} should hear nothing, but heard {heard:?}"
+                    "call {number} should hear nothing, but heard {heard:?}"
                 ));
             }
         }
         Ok(())
     }
 
+    fn same_status(
+        &mut self,
+        expected: &LockStatus,
+        actual: &LockStatus,
+    ) -> Result<(), Difference> {
+        let shape = |status: &LockStatus| (status.kind, status.holder_count);
+        if shape(expected) != shape(actual) {
+            return differ(expected, actual);
+        }
+        let mut pairs = expected.holders.iter().zip(&actual.holders);
+        pairs.try_for_each(|(expected, actual)| self.same_lease(expected, actual))
+    }
+
     fn same_result(
         &mut self,
-        expected: Result<Lease, NotHeld>,
-        actual: Result<Lease, NotHeld>,
+        expected: Result<&Lease, &NotHeld>,
+        actual: Result<&Lease, &NotHeld>,
     ) -> Result<(), Difference> {
         match (expected, actual) {
-            (Ok(expected), Ok(actual)) => self.same_lease(&expected, &actual),
+            (Ok(expected), Ok(actual)) => self.same_lease(expected, actual),
             (Err(expected), Err(actual)) if expected == actual => Ok(()),
             (expected, actual) => differ(&expected, &actual),
         }
@@ -358,29 +514,48 @@ impl Pair {
     fn same_lease(&mut self, expected: &Lease, actual: &Lease) -> Result<(), Difference> {
         let lasts = |lease: &Lease| lease.expires_at.remaining(lease.acquired_at);
         let drift = lasts(expected).abs_diff(lasts(actual));
-        if expected.owner != actual.owner || drift > self.pace.margin {
+        let is_alike = expected.owner == actual.owner && expected.locks == actual.locks;
+        if !is_alike || drift > self.pace.margin {
             return differ(expected, actual);
         }
         let known = self
-            .fences
+            .grants
             .iter()
-            .find(|(model, _)| *model == expected.fence);
-        match (known, self.fences.last()) {
-            (Some((_, store)), _) if *store == actual.fence => Ok(()),
-            (None, None) => self.new_fence(expected, actual),
-            (None, Some((_, last))) if *last < actual.fence => self.new_fence(expected, actual),
-            _ => differ(expected, actual),
+            .find(|(_, model, _)| *model == expected.fence);
+        let is_right = match known {
+            Some((_, _, store)) => *store == actual.fence,
+            None => self.grants.iter().all(|(locks, model, store)| {
+                let mut names = locks.names();
+                let is_same_order = (*model < expected.fence) == (*store < actual.fence);
+                is_same_order || !names.any(|name| actual.locks.share_of(name).is_some())
+            }),
+        };
+        if !is_right {
+            return differ(expected, actual);
         }
-    }
-
-    fn new_fence(&mut self, expected: &Lease, actual: &Lease) -> Result<(), Difference> {
-        self.fences.push((expected.fence, actual.fence));
+        if known.is_none() {
+            let grant = (actual.locks.clone(), expected.fence, actual.fence);
+            self.grants.push(grant);
+        }
         Ok(())
     }
 
-    /// The fence of the nth grant.
-    fn fence(&self, grant: Option<usize>) -> Option<(Fence, Fence)> {
-        self.fences.get(grant?).copied()
+    /// The fence of the nth grant of a key, in the model and in the store. Those of other keys may have the same numbers.
+    fn fence(&self, key: usize, grant: Option<usize>) -> Option<(Fence, Fence)> {
+        let name = &self.names[key];
+        let of_key = |(locks, ..): &&(Locks, Fence, Fence)| locks.share_of(name).is_some();
+        let (_, model, store) = self.grants.iter().filter(of_key).nth(grant?)?;
+        Some((*model, *store))
+    }
+
+    /// How an owner names a lease, to the model and to the store.
+    fn held(&self, key: usize, who: u8, fence: Option<usize>) -> [Held; 2] {
+        let (model, store) = self.fence(key, fence).unzip();
+        [model, store].map(|fence| Held {
+            name: self.names[key].clone(),
+            owner: owner(&format!("owner {who}")),
+            fence,
+        })
     }
 
     fn ttl(&self, units: u8) -> Ttl {
@@ -388,7 +563,7 @@ impl Pair {
     }
 
     /// Giving up is done in the background by some stores: waits until it shows, for as long as others have for waking up.
-    async fn settled(&self) {
+    async fn settled(&mut self) {
         let end = Instant::now() + WAKE_UP_TIME;
         while !self.pace.is_paused && !self.looks_alike().await {
             // Then it is found out by what comes next.
@@ -399,20 +574,24 @@ impl Pair {
         }
     }
 
-    async fn looks_alike(&self) -> bool {
-        let lease = self.model.lease().filter(|lease| lease.is_live(self.now));
-        let expected = lease.map(|lease| (lease.owner.clone(), self.model.waiters()));
-        let actual = outcome(self.store.inspect(&self.name).await);
-        expected == actual.map(|status| (status.lease.owner, status.waiters))
+    async fn looks_alike(&mut self) -> bool {
+        let shape = |status: LockStatus| {
+            let owners = status.holders.into_iter().map(|lease| lease.owner);
+            (owners.collect::<Vec<_>>(), status.waiters)
+        };
+        for name in self.names.clone() {
+            let expected = LockStatus::of(self.model.key(&name), self.now);
+            let actual = outcome(self.store.inspect(&name).await);
+            if shape(expected) != shape(actual) {
+                return false;
+            }
+        }
+        true
     }
 }
 
-fn waiting<W>(timeout: Duration, max_ahead: usize, waiter: W) -> Wait<W> {
-    Wait {
-        timeout,
-        max_ahead,
-        waiter,
-    }
+fn attempt_of(number: u8) -> Attempt {
+    Attempt::parse(&format!("try {number}")).expect("short")
 }
 
 fn outcome<T>(answer: Result<Answer<T>, StoreError>) -> T {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::{
-    acquire, claim, extend_as, force_release, fresh_name, held_by, long, pass, pass_exactly,
-    release, release_as, short, take, ttl,
+    acquire, ask, extend_as, force_release, fresh_name, granted, held_by, long, pass, pass_exactly,
+    release, release_as, short, take, ttl, wait,
 };
-use crate::state::{Acquired, REMEMBERED_RELEASES};
+use crate::model::{Acquired, Obstacle, REMEMBERED_RELEASES};
 use crate::store::LockStore;
-use crate::{Attempt, Fence, NotHeld};
+use crate::{Fence, NotHeld};
 
 /// Given back by its owner, and not taken away.
 const RELEASED: NotHeld = NotHeld::AlreadyReleased { forced: false };
@@ -69,13 +69,12 @@ pub async fn a_refused_contender_changes_nothing(store: Arc<dyn LockStore>) {
     let name = fresh_name("contender");
     let lease = take(&*store, &name, "a", long()).await;
     for contender in ["b", "a"] {
-        let outcome = acquire(&*store, &name, claim(contender, ttl(1))).await;
-        assert_eq!(
-            outcome,
-            Acquired::Held {
-                expires_at: lease.expires_at
-            }
-        );
+        let outcome = acquire(&*store, &name, ask(contender, ttl(1))).await;
+        let obstacle = Obstacle {
+            blocked_by: vec![name.clone()],
+            look_at: lease.expires_at,
+        };
+        assert_eq!(outcome, Acquired::Held(obstacle));
         assert_eq!(held_by(&*store, &name).await, Some(lease.clone()));
     }
     assert!(release(&*store, &lease).await.is_ok());
@@ -84,8 +83,8 @@ pub async fn a_refused_contender_changes_nothing(store: Arc<dyn LockStore>) {
 pub async fn held_is_held_also_for_its_own_owner(store: Arc<dyn LockStore>) {
     let name = fresh_name("reentrant");
     take(&*store, &name, "a", long()).await;
-    let again = acquire(&*store, &name, claim("a", long())).await;
-    assert!(matches!(again, Acquired::Held { .. }), "{again:?}");
+    let again = acquire(&*store, &name, ask("a", long())).await;
+    assert!(matches!(again, Acquired::Held(_)), "{again:?}");
 }
 
 pub async fn a_second_release_says_so(store: Arc<dyn LockStore>) {
@@ -238,34 +237,32 @@ pub async fn a_late_release_leaves_the_successor_alone(store: Arc<dyn LockStore>
 
 pub async fn a_repeated_attempt_gets_the_same_lease(store: Arc<dyn LockStore>) {
     let name = fresh_name("attempt");
-    let mut call = claim("a", long());
-    call.attempt = Some(Attempt::parse("try 1").unwrap());
+    let mut call = ask("a", long());
+    call = call.attempt("try 1");
     let first = acquire(&*store, &name, call.clone()).await;
     assert!(matches!(first, Acquired::Granted(_)));
-    call.ticket = crate::Ticket::random();
+    call = call.again();
     assert_eq!(acquire(&*store, &name, call.clone()).await, first);
-    call.attempt = Some(Attempt::parse("try 2").unwrap());
+    call = call.attempt("try 2");
     let other_attempt = acquire(&*store, &name, call).await;
-    assert!(matches!(other_attempt, Acquired::Held { .. }));
-    let mut other_owner = claim("b", long());
-    other_owner.attempt = Some(Attempt::parse("try 1").unwrap());
+    assert!(matches!(other_attempt, Acquired::Held(_)));
+    let mut other_owner = ask("b", long());
+    other_owner = other_owner.attempt("try 1");
     let other_owner = acquire(&*store, &name, other_owner).await;
-    assert!(matches!(other_owner, Acquired::Held { .. }));
+    assert!(matches!(other_owner, Acquired::Held(_)));
 }
 
 /// Whichever call is given up, the other one's answer may have reached the owner.
-pub async fn a_lease_whose_attempt_was_repeated_is_not_given_up(store: Arc<dyn LockStore>) {
+pub async fn a_lease_ends_when_all_calls_of_its_attempt_are_given_up(store: Arc<dyn LockStore>) {
     let name = fresh_name("repeat");
-    let mut call = claim("a", long());
-    call.attempt = Some(Attempt::parse("try 1").unwrap());
-    let first = call.ticket;
+    let call = ask("a", long()).attempt("try 1");
+    let again = call.again();
     acquire(&*store, &name, call.clone()).await;
-    call.ticket = crate::Ticket::random();
-    let second = call.ticket;
-    acquire(&*store, &name, call).await;
-    for ticket in [first, second] {
-        store.abandon(&name, ticket);
-        pass(short()).await;
-        assert!(held_by(&*store, &name).await.is_some());
-    }
+    acquire(&*store, &name, again.clone()).await;
+    store.abandon(&name, call.ticket);
+    pass(short()).await;
+    assert!(held_by(&*store, &name).await.is_some());
+    let next = wait(&*store, &name, ask("b", long())).await;
+    store.abandon(&name, again.ticket);
+    assert_eq!(granted(next).await.owner.as_str(), "b");
 }

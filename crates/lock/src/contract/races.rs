@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::{claim, fresh_name, held_by, long, ttl};
-use crate::state::{Acquire, Acquired};
+use super::{acquire, ask, exclusive, fresh_name, held_by, long, ttl};
+use crate::model::Acquired;
 use crate::store::LockStore;
 use crate::{AcquireOutcome, AcquireRequest, Config, LeaseGuard, LockName, LockService, Owner};
 
@@ -18,12 +18,9 @@ pub async fn of_many_at_once_one_wins(store: Arc<dyn LockStore>) {
         for index in 0..32 {
             let (store, name) = (store.clone(), name.clone());
             tasks.spawn(async move {
-                let command = Acquire {
-                    claim: claim(&format!("racer {index}"), long()),
-                    wait: None,
-                };
-                let answer = store.acquire(&name, command).await.unwrap();
-                matches!(answer.outcome, Acquired::Granted(_))
+                let acquired =
+                    acquire(&*store, &name, ask(&format!("racer {index}"), long())).await;
+                matches!(acquired, Acquired::Granted(_))
             });
         }
         let outcomes = tasks.join_all().await;
@@ -111,9 +108,10 @@ impl Drop for Leave<'_> {
 
 async fn enter(service: &LockService, name: &LockName, wait: Duration) -> Option<LeaseGuard> {
     let request = AcquireRequest {
-        name: name.clone(),
+        locks: exclusive(name),
         owner: Owner::random(),
         caller: None,
+        note: None,
         ttl: long(),
         wait: Some(wait),
         attempt: None,

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::{
-    acquire, answer, claim, extend_as, force_release, fresh_name, granted, heard, held_by, long,
-    pass, release, release_as, short, still_waits, take, ttl, wait, wait_at_most,
+    Ask, acquire, answer, ask, exclusive, extend_as, force_release, fresh_name, granted, heard,
+    held_by, long, pass, release, release_as, short, still_waits, take, ttl, wait, wait_at_most,
 };
-use crate::state::{Acquired, Claim, NotHeld, Wake};
-use crate::store::LockStore;
-use crate::{Attempt, Caller, Ticket};
+use crate::Caller;
+use crate::model::{Acquired, NotHeld, Wake};
+use crate::store::{LockStore, LockStoreExt};
 
 pub async fn waiters_are_served_in_arrival_order(store: Arc<dyn LockStore>) {
     let name = fresh_name("order");
@@ -16,7 +16,7 @@ pub async fn waiters_are_served_in_arrival_order(store: Arc<dyn LockStore>) {
     let mut queue = Vec::new();
     for index in 0..8 {
         let owner = format!("waiter {index}");
-        let wake = wait(&*store, &name, claim(&owner, long())).await;
+        let wake = wait(&*store, &name, ask(&owner, long())).await;
         queue.push((owner, wake));
     }
     for (owner, wake) in queue {
@@ -32,9 +32,9 @@ pub async fn waiters_are_served_in_arrival_order(store: Arc<dyn LockStore>) {
 pub async fn a_release_wakes_one_waiter_only(store: Arc<dyn LockStore>) {
     let name = fresh_name("one");
     let lease = take(&*store, &name, "a", long()).await;
-    let first = wait(&*store, &name, claim("b", long())).await;
-    let mut second = wait(&*store, &name, claim("c", long())).await;
-    let status = answer(store.inspect(&name).await).unwrap();
+    let first = wait(&*store, &name, ask("b", long())).await;
+    let mut second = wait(&*store, &name, ask("c", long())).await;
+    let status = answer(store.inspect(&name).await);
     assert_eq!(status.waiters, 2);
     release(&*store, &lease).await.unwrap();
     granted(first).await;
@@ -44,7 +44,7 @@ pub async fn a_release_wakes_one_waiter_only(store: Arc<dyn LockStore>) {
 pub async fn force_release_hands_over(store: Arc<dyn LockStore>) {
     let name = fresh_name("force");
     take(&*store, &name, "a", long()).await;
-    let wake = wait(&*store, &name, claim("b", long())).await;
+    let wake = wait(&*store, &name, ask("b", long())).await;
     force_release(&*store, &name, None).await.unwrap();
     assert_eq!(granted(wake).await.owner.as_str(), "b");
 }
@@ -52,16 +52,15 @@ pub async fn force_release_hands_over(store: Arc<dyn LockStore>) {
 pub async fn expiry_hands_over_when_settled(store: Arc<dyn LockStore>) {
     let name = fresh_name("settle");
     let lease = take(&*store, &name, "a", short()).await;
-    let mut wake = wait(&*store, &name, claim("b", long())).await;
+    let mut wake = wait(&*store, &name, ask("b", long())).await;
     let settled = answer(store.settle(&name).await);
-    assert_eq!(settled.expires_at, Some(lease.expires_at), "not yet");
+    assert_eq!(settled.look_at, lease.expires_at, "not yet");
     assert_eq!(settled.waiters, 1);
     still_waits(&mut wake);
     pass(short()).await;
     let settled = answer(store.settle(&name).await);
     assert_eq!(settled.waiters, 0);
     let lease = granted(wake).await;
-    assert_eq!(settled.expires_at, Some(lease.expires_at));
     assert_eq!(held_by(&*store, &name).await, Some(lease));
 }
 
@@ -70,7 +69,7 @@ pub async fn what_comes_for_an_expired_lease_leaves_the_next_alone(store: Arc<dy
     for act in ["release", "extend", "force-release"] {
         let name = fresh_name(act);
         take(&*store, &name, "a", short()).await;
-        let wake = wait(&*store, &name, claim("b", long())).await;
+        let wake = wait(&*store, &name, ask("b", long())).await;
         pass(short()).await;
         let found = match act {
             "release" => release_as(&*store, &name, "b", None).await,
@@ -86,17 +85,17 @@ pub async fn what_comes_for_an_expired_lease_leaves_the_next_alone(store: Arc<dy
 pub async fn a_newcomer_does_not_overtake_the_queue(store: Arc<dyn LockStore>) {
     let name = fresh_name("newcomer");
     take(&*store, &name, "a", short()).await;
-    let wake = wait(&*store, &name, claim("b", long())).await;
+    let wake = wait(&*store, &name, ask("b", long())).await;
     pass(short()).await;
-    let newcomer = acquire(&*store, &name, claim("c", long())).await;
-    assert!(matches!(newcomer, Acquired::Held { .. }), "{newcomer:?}");
+    let newcomer = acquire(&*store, &name, ask("c", long())).await;
+    assert!(matches!(newcomer, Acquired::Held(_)), "{newcomer:?}");
     assert_eq!(granted(wake).await.owner.as_str(), "b");
 }
 
 pub async fn a_waiters_ttl_counts_from_its_grant(store: Arc<dyn LockStore>) {
     let name = fresh_name("ttl");
     let lease = take(&*store, &name, "a", long()).await;
-    let wake = wait(&*store, &name, claim("b", ttl(600))).await;
+    let wake = wait(&*store, &name, ask("b", ttl(600))).await;
     pass(ttl(400)).await;
     release(&*store, &lease).await.unwrap();
     let lease = granted(wake).await;
@@ -113,8 +112,8 @@ pub async fn a_waiters_ttl_counts_from_its_grant(store: Arc<dyn LockStore>) {
 pub async fn a_waiter_whose_time_is_over_is_passed_by(store: Arc<dyn LockStore>) {
     let name = fresh_name("over");
     let lease = take(&*store, &name, "a", long()).await;
-    let (_, late) = wait_at_most(&*store, &name, claim("b", long()), short(), 100).await;
-    let next = wait(&*store, &name, claim("c", long())).await;
+    let (_, late) = wait_at_most(&*store, &exclusive(&name), ask("b", long()), short(), 100).await;
+    let next = wait(&*store, &name, ask("c", long())).await;
     pass(short()).await;
     release(&*store, &lease).await.unwrap();
     assert_eq!(granted(next).await.owner.as_str(), "c");
@@ -124,24 +123,24 @@ pub async fn a_waiter_whose_time_is_over_is_passed_by(store: Arc<dyn LockStore>)
 pub async fn whoever_gives_up_waiting_leaves_the_queue(store: Arc<dyn LockStore>) {
     let name = fresh_name("give up");
     let lease = take(&*store, &name, "a", long()).await;
-    let quitter = claim("b", long());
+    let quitter = ask("b", long());
     let ticket = quitter.ticket;
     let mut given_up = wait(&*store, &name, quitter).await;
-    let next = wait(&*store, &name, claim("c", long())).await;
+    let next = wait(&*store, &name, ask("c", long())).await;
     store.abandon(&name, ticket);
     waiters_become(&*store, &name, 1).await;
     release(&*store, &lease).await.unwrap();
     assert_eq!(granted(next).await.owner.as_str(), "c");
-    assert!(given_up.try_recv().is_err());
+    assert_eq!(given_up.try_recv(), None);
 }
 
 pub async fn a_grant_that_is_given_up_goes_to_the_next(store: Arc<dyn LockStore>) {
     let name = fresh_name("given up");
     let lease = take(&*store, &name, "a", long()).await;
-    let quitter = claim("b", long());
+    let quitter = ask("b", long());
     let ticket = quitter.ticket;
     let wake = wait(&*store, &name, quitter).await;
-    let next = wait(&*store, &name, claim("c", long())).await;
+    let next = wait(&*store, &name, ask("c", long())).await;
     release(&*store, &lease).await.unwrap();
     granted(wake).await;
     store.abandon(&name, ticket);
@@ -156,53 +155,76 @@ pub async fn a_waiter_that_is_gone_is_passed_by(store: Arc<dyn LockStore>) {
     let name = fresh_name("gone");
     let lease = take(&*store, &name, "a", long()).await;
     for owner in ["b", "c"] {
-        drop(wait(&*store, &name, claim(owner, long())).await);
+        drop(wait(&*store, &name, ask(owner, long())).await);
     }
-    let next = wait(&*store, &name, claim("d", long())).await;
+    let next = wait(&*store, &name, ask("d", long())).await;
     release(&*store, &lease).await.unwrap();
     assert_eq!(granted(next).await.owner.as_str(), "d");
 }
 
-pub async fn a_repeated_waiting_attempt_keeps_its_place(store: Arc<dyn LockStore>) {
+pub async fn a_repeated_waiting_attempt_shares_its_position(store: Arc<dyn LockStore>) {
     let name = fresh_name("repeat");
     let lease = take(&*store, &name, "a", long()).await;
-    let mut call = claim("b", long());
-    call.attempt = Some(Attempt::parse("try 1").unwrap());
-    let first_ticket = call.ticket;
+    let call = ask("b", long()).attempt("try 1");
     let first = wait(&*store, &name, call.clone()).await;
-    let mut behind = wait(&*store, &name, claim("c", long())).await;
-    call.ticket = Ticket::random();
-    let second = wait(&*store, &name, call).await;
-    assert_eq!(heard(first).await, Some(Wake::Superseded));
-    store.abandon(&name, first_ticket);
+    let mut behind = wait(&*store, &name, ask("c", long())).await;
+    let again = call.again();
+    let second = wait(&*store, &name, again.clone()).await;
+    assert_eq!(answer(store.inspect(&name).await).waiters, 2);
+    release(&*store, &lease).await.unwrap();
+    let lease = granted(first).await;
+    assert_eq!(granted(second).await, lease);
+    still_waits(&mut behind);
+    // One of the two may have told the owner: the lease ends when both are given up.
+    store.abandon(&name, call.ticket);
+    pass(short()).await;
+    assert_eq!(held_by(&*store, &name).await, Some(lease));
+    store.abandon(&name, again.ticket);
+    assert_eq!(granted(behind).await.owner.as_str(), "c");
+}
+
+pub async fn a_repeated_attempt_that_leaves_keeps_the_position_for_the_others(
+    store: Arc<dyn LockStore>,
+) {
+    let name = fresh_name("repeat leaves");
+    let lease = take(&*store, &name, "a", long()).await;
+    let call = ask("b", long()).attempt("try 1");
+    let mut first = wait(&*store, &name, call.clone()).await;
+    let mut behind = wait(&*store, &name, ask("c", long())).await;
+    let second = wait(&*store, &name, call.again()).await;
+    // Without waiting it is refused, and changes nothing.
+    let refused = acquire(&*store, &name, call.again()).await;
+    assert!(matches!(refused, Acquired::Held(_)), "{refused:?}");
+    store.abandon(&name, call.ticket);
     pass(short()).await;
     release(&*store, &lease).await.unwrap();
     assert_eq!(granted(second).await.owner.as_str(), "b");
+    assert_eq!(first.try_recv(), None);
     still_waits(&mut behind);
 }
 
 pub async fn a_full_queue_refuses(store: Arc<dyn LockStore>) {
     let name = fresh_name("full");
     let lease = take(&*store, &name, "a", long()).await;
-    let (first, wake) = wait_at_most(&*store, &name, claim("b", long()), long(), 1).await;
+    let (first, wake) = wait_at_most(&*store, &exclusive(&name), ask("b", long()), long(), 1).await;
     assert!(matches!(first, Acquired::Queued { .. }));
-    let (second, _) = wait_at_most(&*store, &name, claim("c", long()), long(), 1).await;
-    assert!(matches!(second, Acquired::QueueFull { .. }), "{second:?}");
+    let (second, _) = wait_at_most(&*store, &exclusive(&name), ask("c", long()), long(), 1).await;
+    assert!(matches!(second, Acquired::QueueFull(_)), "{second:?}");
     release(&*store, &lease).await.unwrap();
     granted(wake).await;
 }
 
 pub async fn waiting_for_a_free_lock_is_no_waiting(store: Arc<dyn LockStore>) {
     let name = fresh_name("free");
-    let (outcome, _) = wait_at_most(&*store, &name, claim("a", long()), long(), 0).await;
+    let (outcome, _) = wait_at_most(&*store, &exclusive(&name), ask("a", long()), long(), 0).await;
     assert!(matches!(outcome, Acquired::Granted(_)), "{outcome:?}");
 }
 
 pub async fn it_is_known_who_holds_and_who_waits(store: Arc<dyn LockStore>) {
     let name = fresh_name("known");
-    let by = |caller: &str, owner: &str| Claim {
+    let by = |caller: &str, owner: &str| Ask {
         caller: Some(Caller::parse(caller).unwrap()),
-        ..claim(owner, long())
+        ..ask(owner, long())
     };
     let held = acquire(&*store, &name, by("billing", "a")).await;
     let Acquired::Granted(lease) = held else {
@@ -211,7 +233,7 @@ pub async fn it_is_known_who_holds_and_who_waits(store: Arc<dyn LockStore>) {
     assert_eq!(lease.caller, Some(Caller::parse("billing").unwrap()));
     assert_eq!(held_by(&*store, &name).await, Some(lease.clone()));
     let next = wait(&*store, &name, by("nightly", "b")).await;
-    let _last = wait(&*store, &name, claim("c", long())).await;
+    let _last = wait(&*store, &name, ask("c", long())).await;
 
     let queue = store.queue(&name, 10).await.unwrap();
     let seen: Vec<_> = queue
@@ -235,7 +257,7 @@ pub async fn it_is_known_who_holds_and_who_waits(store: Arc<dyn LockStore>) {
 /// Giving up may take a round trip.
 async fn waiters_become(store: &dyn LockStore, name: &crate::LockName, expected: usize) {
     for _ in 0..100 {
-        let status = answer(store.inspect(name).await).unwrap();
+        let status = answer(store.inspect(name).await);
         if status.waiters == expected {
             return;
         }

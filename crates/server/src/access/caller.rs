@@ -89,15 +89,18 @@ impl Caller {
         self.rights.is_confined()
     }
 
-    /// The owner of a lease as this caller may see it: with the token, a caller can release the lock.
+    /// The owner of a lease as this caller may see it: with the token, a caller can release the lock, and all of its keys.
+    ///
+    /// So an admin sees it only if it reaches all of them.
     pub(crate) fn sees_owner(
         &self,
         owner: &Owner,
         taken_by: Option<&CallerName>,
+        reaches_all_keys: bool,
         secret: &Secret,
     ) -> String {
         let is_own = self.name.is_some() && self.name.as_ref() == taken_by;
-        if is_own || self.rights.has(Role::Admin) {
+        if is_own || (self.rights.has(Role::Admin) && reaches_all_keys) {
             return owner.as_str().to_owned();
         }
         format!("hmac:{}", secret.hash("owner", owner.as_str()))

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use forrst_lock::LockName;
 use forrst_protocol::{ErrorCode, Errors, FunctionName, Request, RequestId, Response};
+use smallvec::SmallVec;
 use tokio::time::Instant;
 use tracing::{Level, Span};
 
@@ -16,8 +17,8 @@ use crate::for_log::for_log;
 use crate::metrics::UNKNOWN_FUNCTION;
 use crate::registry::Registered;
 
-/// The lock that a call is about, once that is known.
-pub(crate) type NotedLock = Arc<OnceLock<LockName>>;
+/// The locks that a call is about, once they are known.
+pub(crate) type NotedLocks = Arc<OnceLock<SmallVec<[LockName; 1]>>>;
 
 /// Stands in place of a code for a call that succeeded.
 const OK: &str = "OK";
@@ -34,7 +35,7 @@ pub(crate) struct Record<'a> {
     id: Option<RequestId>,
     function: Option<FunctionName>,
     caller: Option<forrst_lock::Caller>,
-    pub(crate) lock: NotedLock,
+    pub(crate) locks: NotedLocks,
     is_answered: bool,
 }
 
@@ -47,7 +48,7 @@ impl<'a> Record<'a> {
             id: None,
             function: None,
             caller: None,
-            lock: NotedLock::default(),
+            locks: NotedLocks::default(),
             is_answered: false,
         }
     }
@@ -110,6 +111,10 @@ impl<'a> Record<'a> {
         self.write(code.as_str(), label, is_written.then_some(level));
     }
 
+    fn locks(&self) -> &[LockName] {
+        self.locks.get().map(SmallVec::as_slice).unwrap_or_default()
+    }
+
     fn audit_denial(&self, code: &ErrorCode) {
         self.server.audit.record(&AuditEntry {
             who: self.caller.as_ref().map(forrst_lock::Caller::as_str),
@@ -118,8 +123,7 @@ impl<'a> Record<'a> {
             result: code.as_str(),
             function: self.function().as_deref(),
             request: self.id().as_deref(),
-            lock: self.lock.get().map(LockName::as_str),
-            ..AuditEntry::default()
+            ..AuditEntry::about(self.locks())
         });
     }
 
@@ -142,10 +146,13 @@ impl<'a> Record<'a> {
         let Some(level) = level else { return };
         let (id, function) = (self.id(), self.function());
         let (id, function) = (id.as_deref(), function.as_deref());
-        let lock = self
-            .lock
-            .get()
-            .map(|name| self.server.keys.show(name, &self.server.secret));
+        let (keys, secret) = (self.server.keys, &self.server.secret);
+        let locks: Vec<String> = self
+            .locks()
+            .iter()
+            .map(|name| keys.show(name, secret))
+            .collect();
+        let lock = (!locks.is_empty()).then(|| locks.join(", "));
         let caller = self.caller.as_ref().map(forrst_lock::Caller::as_str);
         // Of a request that is refused, one wants to know where it came from.
         let from = self.from.as_deref().filter(|_| level == Level::WARN);

@@ -3,21 +3,22 @@
 //! This is the one place where the wire and the lock domain meet: options become a name, an owner and a ttl, and outcomes
 //! become answers.
 
+mod keys;
 mod options;
+mod refusal;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forrst_lock::{
-    AcquireOutcome, AcquireRequest, Lease, LeaseGuard, LockError, ReleaseOutcome, WaiterLimit,
-};
-use forrst_protocol::{ErrorCode, ErrorObject, Errors, Urn};
-use serde_json::{Value, json};
+use forrst_lock::{AcquireOutcome, AcquireRequest, Lease, LeaseGuard, ReleaseOutcome};
+use forrst_protocol::{ErrorObject, Errors, Urn};
+use serde_json::{Map, Value};
 use tracing::Instrument;
 
-pub(crate) use self::options::{LockOptions, Scope, read_ttl, read_ttl_and_block};
-use super::deadline::millis;
+pub(crate) use self::keys::full_keys;
+pub(crate) use self::options::{LockOptions, read_ttl};
+use self::refusal::{failed, refusal, too_many_locks};
 use super::{Around, Extension, ExtensionCall, Next, Outcome, exceeded};
 use crate::Context;
 use crate::context::HeldLease;
@@ -46,11 +47,12 @@ impl Extension for AtomicLock {
 
     fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors> {
         let at = call.pointer.clone().key("options");
-        let fields = Fields::read(call.options, at.clone());
+        let fields = Fields::read(call.options, at);
         let options = LockOptions::read(fields, call.function, &self.limits)?;
-        let _ = call.lock.set(options.name.clone());
-        let allowed = call.caller.check_lock(&options.name);
-        allowed.map_err(|refusal| refusal.at(at.key("key")))?;
+        let _ = call
+            .locks
+            .set(options.keys.locks.names().cloned().collect());
+        options.keys.check(call.caller, &options.at)?;
         Ok(Box::new(Run {
             urn: call.urn.clone(),
             options,
@@ -78,14 +80,20 @@ impl Around for Run {
         let mut guard = match acquired {
             Ok(guard) => guard,
             Err(error) => {
-                let data = json!({"key": options.key.as_str(), "acquired": false});
+                let mut data = Map::new();
+                options.keys.echo_keys(&mut data);
+                data.insert("acquired".to_owned(), false.into());
                 return Outcome::failure(error).with_data(urn, &data);
             }
         };
         if options.renew {
             guard.renew(options.ttl);
         }
-        context.lease = Some(HeldLease::new(guard.lease(), guard.loss()));
+        context.lease = Some(HeldLease::new(
+            guard.lease(),
+            options.keys.names().cloned().collect(),
+            guard.loss(),
+        ));
         // From here on the caller may hang up: the function ends in peace, and then the lock is released.
         let server = context.server.clone();
         let held = server.held.clone();
@@ -109,13 +117,14 @@ impl Around for Run {
             };
             // Whoever set a deadline that has passed may be gone, and never learn the token.
             let is_kept = !options.auto_release && !outcome.is_past_deadline;
+            let times = Times::read(&caller, &guard);
             let lease = give_back(guard, is_kept).await;
             if is_kept {
-                held.lasts(&lease, options.ttl.as_duration());
+                held.lasts(&lease, times.remaining);
             } else {
                 held.ended(&lease);
             }
-            outcome.with_data(urn, &acquired_data(&options, &lease))
+            outcome.with_data(urn, &acquired_data(&options, &lease, times))
         };
         server.detach(context, work).await
     }
@@ -145,17 +154,18 @@ pub(crate) async fn acquire(
 ) -> Result<LeaseGuard, ErrorObject> {
     let server = &context.server;
     let caller = context.call.caller.name();
-    let Some(asked) = server
-        .held
-        .ask(caller, &options.name, options.attempt.as_ref())
-    else {
+    let attempt = options.attempt.as_ref();
+    let attempt = attempt.map(|attempt| (&options.owner, attempt));
+    let asked = server.held.ask(caller, &options.keys.locks, attempt);
+    let Some(asked) = asked else {
         server.metrics.refused(Refusal::Locks);
-        return Err(too_many_locks(server.limits.max_locks_per_caller));
+        return Err(too_many_locks(options, server.limits.max_locks_per_caller));
     };
     let request = AcquireRequest {
-        name: options.name.clone(),
+        locks: options.keys.locks.clone(),
         owner: options.owner.clone(),
         caller: caller.cloned(),
+        note: options.note.clone(),
         ttl: options.ttl,
         wait: options.block.map(|(_, wait)| wait),
         attempt: options.attempt.clone(),
@@ -173,86 +183,60 @@ pub(crate) async fn acquire(
             }
         },
     };
-    let (error, retry_after) = match acquired.map_err(unlockable)? {
+    match acquired.map_err(|error| failed(error, options))? {
         AcquireOutcome::Granted(guard) => {
             let time = if options.renew {
                 WHILE_IT_RUNS
             } else {
-                options.ttl.as_duration()
+                // Not the ttl: a repeated attempt gets the lease of the first call.
+                guard.remaining()
             };
-            asked.granted(&guard.lease(), options.attempt.clone(), time);
-            return Ok(guard);
+            asked.granted(&guard.lease(), time);
+            Ok(guard)
         }
-        AcquireOutcome::Held { retry_after } => (not_acquired(), retry_after),
-        AcquireOutcome::TimedOut { retry_after } => {
-            let (block, _) = options.block.unzip();
-            let waited = block.map(|block| block.to_string()).unwrap_or_default();
-            let message = format!("Lock acquisition timed out after {waited}");
-            let error = ErrorObject::new(ErrorCode::LockTimeout, message);
-            (error.with_detail("waited", json!(block)), retry_after)
-        }
-        AcquireOutcome::TooManyWaiters { limit, retry_after } => {
-            let (refusal, message) = match limit {
-                WaiterLimit::OfLock => (
-                    Refusal::WaitersOfLock,
-                    "Too many callers wait for this lock already",
-                ),
-                WaiterLimit::OfProcess => (
-                    Refusal::Waiters,
-                    "Too many callers wait for locks on this server already",
-                ),
-            };
-            server.metrics.refused(refusal);
-            let error = ErrorObject::new(ErrorCode::RateLimited, message);
-            (error, retry_after)
-        }
-        AcquireOutcome::Superseded { retry_after } => (
-            not_acquired().with_detail("reason", "the same attempt was made again"),
-            retry_after,
-        ),
-    };
-    Err(error
-        .with_detail("key", options.key.as_str())
-        .with_detail("scope", options.scope.as_str())
-        .with_detail("full_key", options.name.as_str())
-        .with_detail("retry_after", json!(millis(retry_after))))
+        refused => Err(refusal(refused, context, options)),
+    }
 }
 
 /// A lock that is renewed counts until its function has ended, however long that takes.
 const WHILE_IT_RUNS: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-fn too_many_locks(most: Option<usize>) -> ErrorObject {
-    let message = "You hold or wait for as many locks as one caller may on this server";
-    ErrorObject::new(ErrorCode::RateLimited, message).with_detail("max_locks_per_caller", most)
+/// How long the server has had the request, and what is left of its lease.
+///
+/// A client takes both together for the time from its request to the end of the lease. So they may be too little, and never too much.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    elapsed: Duration,
+    remaining: Duration,
 }
 
-fn not_acquired() -> ErrorObject {
-    ErrorObject::new(ErrorCode::LockAcquisitionFailed, "Unable to acquire lock")
-}
-
-fn unlockable(error: LockError) -> ErrorObject {
-    match error {
-        LockError::Closed => unavailable("The server is shutting down"),
-        LockError::Store(error) => {
-            tracing::error!(%error, "the lock store failed");
-            unavailable("The lock store is unavailable")
-        }
-        LockError::FencesExhausted => {
-            tracing::error!(%error, "nothing can be locked any more");
-            ErrorObject::new(ErrorCode::InternalError, error.to_string())
-        }
+impl Times {
+    pub(crate) fn read(context: &Context, guard: &LeaseGuard) -> Self {
+        // In this order: what passes between the two is in neither of them.
+        let elapsed = context.call.received.elapsed();
+        let remaining = guard.remaining();
+        Self { elapsed, remaining }
     }
 }
 
-/// What the caller is told about a lock that was taken.
-pub(crate) fn acquired_data(options: &LockOptions, lease: &Lease) -> Value {
-    json!({
-        "key": options.key.as_str(),
-        "acquired": true,
-        "owner": lease.owner.as_str(),
-        "scope": options.scope.as_str(),
-        "expires_at": timestamp(lease.expires_at),
-        "full_key": lease.name.as_str(),
-        "fence": lease.fence.to_string(),
-    })
+/// The data of a lock that was taken.
+pub(crate) fn acquired_data(options: &LockOptions, lease: &Lease, times: Times) -> Value {
+    let mut data = Map::new();
+    options.keys.echo_keys(&mut data);
+    options.keys.echo_kind(&mut data);
+    let mut add = |name: &str, value: Value| data.insert(name.to_owned(), value);
+    add("acquired", true.into());
+    add("owner", lease.owner.as_str().into());
+    add("scope", options.scope.as_str().into());
+    add("expires_at", timestamp(lease.expires_at).into());
+    add("fence", lease.fence.to_string().into());
+    // Both rounded down.
+    add("ttl_remaining_ms", whole_millis(times.remaining).into());
+    add("elapsed_ms", whole_millis(times.elapsed).into());
+    options.keys.echo_names(&mut data);
+    data.into()
+}
+
+fn whole_millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

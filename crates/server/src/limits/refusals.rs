@@ -15,6 +15,8 @@ pub(crate) enum Refusal {
     Waiters,
     /// Too many wait for this lock.
     WaitersOfLock,
+    /// Too many attempts were withdrawn lately.
+    Withdrawals,
     /// Too many connections are open.
     Connections,
     /// Too many connections of one address are open.
@@ -48,13 +50,14 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::Unauthorized,
         Self::Forbidden,
         Self::Rate,
         Self::Locks,
         Self::Waiters,
         Self::WaitersOfLock,
+        Self::Withdrawals,
         Self::Connections,
         Self::ConnectionsOfAddress,
         Self::Body,
@@ -81,6 +84,7 @@ impl Refusal {
             Self::Locks => "locks",
             Self::Waiters => "waiters",
             Self::WaitersOfLock => "waiters_of_lock",
+            Self::Withdrawals => "withdrawals",
             Self::Connections => "connections",
             Self::ConnectionsOfAddress => "connections_of_address",
             Self::Body => "body",

@@ -1,12 +1,12 @@
 //! A store that measures another.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
-use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, Release};
+use forrst_lock::model::{Command, Outcome};
 use forrst_lock::{
-    Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, NotHeld,
-    Page, Secret, Settled, StoreError, Ticket, Waiter, Waiting,
+    Answer, Capabilities, Counts, ListError, ListRequest, LockName, LockStatus, LockStore, Node,
+    Page, Secret, StoreError, Ticket, Waiter,
 };
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -37,15 +37,29 @@ impl Metered {
         times
             .get_or_create(&[("op", operation)])
             .observe(start.elapsed().as_secs_f64());
-        if let Err(error) = &result {
-            let kind = match error {
-                StoreError::NotDone(_) => "not_done",
-                StoreError::MaybeDone(_) => "maybe_done",
-            };
-            let errors = &self.metrics.store_errors;
-            errors.get_or_create(&[("kind", kind)]).inc();
-        }
+        let kind = match &result {
+            Err(StoreError::NotDone(_)) => "not_done",
+            Err(StoreError::MaybeDone(_)) => "maybe_done",
+            // What a store cannot do is the caller's failure.
+            Err(StoreError::Unsupported(_)) | Ok(_) => return result,
+        };
+        let errors = &self.metrics.store_errors;
+        errors.get_or_create(&[("kind", kind)]).inc();
         result
+    }
+}
+
+/// What a command is called in the metrics.
+fn operation(command: &Command) -> &'static str {
+    match command {
+        Command::Acquire(_) => "acquire",
+        Command::Abandon { .. } => "abandon",
+        Command::Release(_) => "release",
+        Command::Extend(..) => "extend",
+        Command::ForceRelease { .. } => "force_release",
+        Command::Withdraw { .. } => "withdraw",
+        Command::Confirm { .. } => "confirm",
+        Command::Settle(_) => "settle",
     }
 }
 
@@ -59,12 +73,12 @@ impl LockStore for Metered {
         self.store.secret()
     }
 
-    async fn acquire(
-        &self,
-        name: &LockName,
-        command: Acquire<Waiter>,
-    ) -> Result<Answer<Acquired>, StoreError> {
-        self.measure("acquire", self.store.acquire(name, command))
+    fn subscribe(&self, node: Weak<dyn Node>) {
+        self.store.subscribe(node);
+    }
+
+    async fn submit(&self, command: Command) -> Result<Answer<Outcome>, StoreError> {
+        self.measure(operation(&command), self.store.submit(command))
             .await
     }
 
@@ -76,38 +90,7 @@ impl LockStore for Metered {
         self.store.close().await;
     }
 
-    async fn release(
-        &self,
-        name: &LockName,
-        command: Release,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        self.measure("release", self.store.release(name, command))
-            .await
-    }
-
-    async fn extend(
-        &self,
-        name: &LockName,
-        command: Extend,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        self.measure("extend", self.store.extend(name, command))
-            .await
-    }
-
-    async fn force_release(
-        &self,
-        name: &LockName,
-        command: ForceRelease,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        self.measure("force_release", self.store.force_release(name, command))
-            .await
-    }
-
-    async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {
-        self.measure("settle", self.store.settle(name)).await
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError> {
+    async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError> {
         self.measure("inspect", self.store.inspect(name)).await
     }
 
@@ -115,7 +98,7 @@ impl LockStore for Metered {
         &self,
         name: &LockName,
         limit: usize,
-    ) -> Result<Answer<Vec<Waiting>>, StoreError> {
+    ) -> Result<Answer<Vec<Waiter>>, StoreError> {
         self.measure("queue", self.store.queue(name, limit)).await
     }
 
@@ -130,15 +113,20 @@ impl LockStore for Metered {
         self.measure("list", list).await?
     }
 
-    async fn expire(&self, limit: usize) -> Result<Vec<Lease>, StoreError> {
-        self.measure("expire", self.store.expire(limit)).await
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        self.measure("sweep", self.store.sweep(limit)).await
     }
 
     async fn health(&self) -> Result<(), StoreError> {
         self.measure("health", self.store.health()).await
     }
 
-    async fn held(&self) -> Result<usize, StoreError> {
-        self.measure("held", self.store.held()).await
+    async fn broadcast(&self, message: &[u8]) -> Result<(), StoreError> {
+        self.measure("broadcast", self.store.broadcast(message))
+            .await
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        self.measure("counts", self.store.counts()).await
     }
 }

@@ -8,6 +8,7 @@ const MOST_LISTED = 1000;
 const MOST_SHOWN = 200;
 const MOST_QUEUES = 40;
 const MOST_WAITERS = 5;
+const MOST_HOLDERS = 5;
 const BUCKET = 5;
 
 const byId = (id) => document.getElementById(id);
@@ -125,13 +126,25 @@ function split(key) {
   return name ? [name, rest.slice(name.length + 1)] : [null, rest];
 }
 
+const holders = (lock) => lock.holders ?? [lock];
+const called = (who) => who.caller ?? who.owner;
+
+/** The other keys of a lease on several, as they are shown. */
+const partners = (lease, key) => (lease.full_keys ?? []).filter((other) => other !== key).map((other) => other.slice("lock:".length));
+
+/** How a lock is held, unless it is exclusive. */
+function kind(lock) {
+  if (lock.limit !== undefined) return `${lock.holder_count} of ${lock.limit}`;
+  return lock.mode === "shared" ? `shared by ${lock.holder_count}` : "";
+}
+
 const needle = () => byId("search").value.trim().toLowerCase();
 
 function matching() {
   const text = needle();
   const has = (value) => value?.toLowerCase().includes(text);
   const isMatch = (lock) =>
-    has(lock.key) || has(lock.owner) || has(lock.caller) || state.queues.get(lock.key)?.some((w) => has(w.owner) || has(w.caller));
+    has(lock.key) || holders(lock).some((h) => has(h.owner) || has(h.caller) || has(h.note) || h.full_keys?.some(has)) || state.queues.get(lock.key)?.some((w) => has(w.owner) || has(w.caller));
   return state.locks
     .filter((lock) => !text || isMatch(lock))
     .sort((a, b) => b.waiters - a.waiters || a.acquired_at.localeCompare(b.acquired_at) || a.key.localeCompare(b.key));
@@ -184,6 +197,17 @@ function fill(row, lock) {
   caller.textContent = lock.caller ?? "";
   row.querySelector(".owner").textContent = lock.owner;
   row.querySelector(".owner").title = lock.owner;
+  const chip = row.querySelector(".kind");
+  chip.textContent = kind(lock);
+  chip.hidden = chip.textContent === "";
+  const note = row.querySelector(".note");
+  note.hidden = !lock.note;
+  note.textContent = lock.note ?? "";
+  const [first] = holders(lock);
+  const set = row.querySelector(".set");
+  set.textContent = together(first, lock.key);
+  set.hidden = set.textContent === "";
+  fillOthers(row.querySelector(".others"), lock);
   row.querySelector(".fence").textContent = lock.fence.replace(/^0+(?=\d)/, "");
   row.querySelector(".fence").title = lock.fence;
   tick(row, lock);
@@ -204,6 +228,34 @@ function fill(row, lock) {
   queue.querySelector("ol").replaceChildren(...items);
 }
 
+/** Which keys a lease has besides this one: it ends with all of them. */
+function together(lease, key) {
+  const others = partners(lease, key);
+  return others.length ? `with ${others.join(", ")}` : "";
+}
+
+/** The holders besides the first. */
+function fillOthers(list, lock) {
+  const others = holders(lock).slice(1, MOST_HOLDERS);
+  const items = others.map((holder) => {
+    const item = document.createElement("li");
+    const who = document.createElement("code");
+    who.textContent = called(holder);
+    who.title = holder.owner;
+    const details = [holder.note, together(holder, lock.key)].filter(Boolean).join(" · ");
+    item.append(who, details ? ` ${details}` : "");
+    return item;
+  });
+  const hidden = (lock.holder_count ?? 1) - 1 - others.length;
+  if (hidden > 0) {
+    const item = document.createElement("li");
+    item.textContent = `and ${hidden} more`;
+    items.push(item);
+  }
+  list.hidden = items.length === 0;
+  list.replaceChildren(...items);
+}
+
 /** What changes with time alone. */
 function tick(row, lock) {
   const granted = Date.parse(lock.acquired_at);
@@ -218,28 +270,42 @@ function tick(row, lock) {
 
 // Releasing by force
 
+/** What a lease says that has ended since it was shown. */
+const ENDED = new Set(["LOCK_OWNERSHIP_MISMATCH", "LOCK_NOT_FOUND"]);
+
 async function confirmRelease(key) {
   const lock = state.locks.find((one) => one.key === key);
   if (!lock) return;
   byId("confirm-key").textContent = key;
-  byId("confirm-owner").textContent = lock.caller ? `${lock.caller} (${lock.owner})` : lock.owner;
+  const leases = holders(lock);
+  const first = lock.caller ? `${lock.caller} (${lock.owner})` : lock.owner;
+  byId("confirm-owner").textContent = leases.length > 1 ? leases.map(called).join(", ") : first;
+  const others = new Set(leases.flatMap((lease) => lease.full_keys ?? []).filter((other) => other !== key));
+  byId("confirm-keys").textContent = others.size ? `Released with it: ${[...others].join(", ")}.` : "";
+  const unnamed = (lock.holder_count ?? leases.length) - leases.length;
+  byId("confirm-rest").textContent = unnamed > 0 ? `Of ${lock.holder_count} leases only these ${leases.length} end: the server names no more at once.` : "";
   byId("confirm-next").textContent = lock.waiters ? "The next in the queue gets it." : "";
   if ((await open(byId("confirm"))) !== "release") return;
   try {
-    // By its fence: a lease that was granted while the question was open is not the one that was shown.
-    const [answer] = await ask([[`${LOCK}force-release`, { key, fence: lock.fence }]]);
-    if (answer instanceof Refused) throw answer;
-    say(`Released ${key}`);
+    // By their fences: a lease that was granted while the question was open is none of those that were shown.
+    const answers = await ask(leases.map(({ fence }) => [`${LOCK}force-release`, { key, fence }]));
+    const refused = answers.filter((answer) => answer instanceof Refused);
+    // One that has ended by itself is not missed, unless there is no other.
+    const kept = refused.filter((answer) => !ENDED.has(answer.code));
+    if (kept.length > 0 || refused.length === answers.length) throw Object.assign(kept[0] ?? refused[0], { ended: answers.length - refused.length });
+    const rest = unnamed > 0 ? `: ${answers.length - refused.length} leases. ${unnamed} more hold it.` : "";
+    say(`Released ${key}${rest}`);
     await refresh();
   } catch (error) {
-    if (error.code === "LOCK_OWNERSHIP_MISMATCH" || error.code === "LOCK_NOT_FOUND") {
+    if (ENDED.has(error.code)) {
       const since = error.code === "LOCK_NOT_FOUND" ? "it is free" : "another lease holds it";
       say(`Not released: the lease of ${key} that was shown has ended, and ${since} now.`);
       await refresh().catch(fail);
       return;
     }
     const wantsKey = error.code === "UNAUTHORIZED" || error.code === "FORBIDDEN";
-    say(`Not released: ${error.message}${wantsKey ? " Set an admin's API key." : ""}`);
+    const part = error.ended > 0 ? `Only ${error.ended} of ${leases.length} leases were released` : "Not released";
+    say(`${part}: ${error.message}${wantsKey ? " Set an admin's API key." : ""}`);
   }
 }
 
@@ -290,10 +356,20 @@ async function refresh() {
   state.hasMore = list.cursor !== null;
   state.queues = new Map(contended.map((lock, i) => [lock.key, others[i]?.waiters ?? []]));
   if (!(health instanceof Refused)) drawHealth(health);
-  if (!(activity instanceof Refused)) drawTiles(activity);
+  if (!(activity instanceof Refused)) {
+    drawTiles(activity);
+    drawReserved(activity.reserved ?? 0);
+  }
   fail(null);
   drawLocks();
   return state.locks.some((lock) => lock.waiters > 0 && !knew.has(lock.key));
+}
+
+/** A free key that a set waits to have together with another one is not among the held locks. */
+function drawReserved(count) {
+  const words = count === 1 ? "1 free key is reserved for a set that waits" : `${count} free keys are reserved for sets that wait`;
+  byId("reserved").hidden = count === 0;
+  if (byId("reserved").textContent !== words) byId("reserved").textContent = words;
 }
 
 function drawHealth(health) {

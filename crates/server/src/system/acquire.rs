@@ -1,46 +1,47 @@
 //! `acquire`: takes a lock for work that runs elsewhere.
 
-use forrst_lock::{Attempt, LockKey, LockName, Owner};
-use forrst_protocol::{FunctionName, RawObject};
+use forrst_protocol::{ErrorCode, RawObject};
 
-use super::{Prepared, arguments_of, call, check_lock};
-use crate::extension::atomic_lock::{
-    LockOptions, Scope, acquire, acquired_data, read_ttl_and_block,
+use super::{CALLER, Prepared, STORE_UNAVAILABLE, Spec, arguments_of, call};
+use crate::extension::atomic_lock::{LockOptions, Times, acquire, acquired_data};
+use crate::limits::{Limits, Refusal};
+
+pub(super) const SPEC: Spec = Spec {
+    names: &["urn:cline:forrst:ext:atomic-lock:fn:acquire"],
+    schema: "acquire",
+    needs: CALLER,
+    is_look: false,
+    errors: &[
+        (
+            ErrorCode::LockAcquisitionFailed,
+            "It is held, and the caller does not wait",
+        ),
+        (
+            ErrorCode::LockTimeout,
+            "It was held for as long as the caller wanted to wait",
+        ),
+        (
+            ErrorCode::LockAlreadyReleased,
+            "The attempt was withdrawn before",
+        ),
+        (
+            ErrorCode::InvalidArguments,
+            "The attempt was made before with other keys or kinds, or the store does not have such locks",
+        ),
+        STORE_UNAVAILABLE,
+    ],
+    prepare,
 };
-use crate::fields::parsed;
-use crate::limits::Limits;
 
-pub(super) fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
-    let mut fields = arguments_of(arguments);
-    let key = fields.required("key", parsed(LockKey::parse));
-    let (ttl, block) = read_ttl_and_block(&mut fields, limits);
-    let owner = fields.optional("owner", parsed(Owner::parse));
-    let function = fields.optional("function", parsed(FunctionName::parse));
-    let attempt = fields.optional("attempt", parsed(Attempt::parse));
-    let scope = match function {
-        Some(_) => Scope::Function,
-        None => Scope::Global,
-    };
-    let name = key.as_ref().and_then(|key| match &function {
-        Some(function) => LockName::scoped(function.as_str(), key).ok(),
-        None => Some(LockName::global(key)),
-    });
-    let (key, (ttl, name)) = fields.finish_with(key.zip(ttl.zip(name)))?;
-    let options = LockOptions {
-        key,
-        scope,
-        name,
-        owner: owner.unwrap_or_else(Owner::random),
-        ttl,
-        block,
-        attempt,
-        auto_release: false,
-        renew: false,
-    };
+fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
+    let options = LockOptions::read_arguments(arguments_of(arguments), limits)?;
     Ok(call(async move |context| {
-        context.note_lock(&options.name);
-        check_lock(&context, &options.name)?;
+        context.note_locks(options.keys.locks.names());
+        let allowed = options.keys.check(&context.call.caller, &options.at);
+        allowed.inspect_err(|_| context.server.metrics.refused(Refusal::Forbidden))?;
         let guard = acquire(&context, &options).await?;
-        Ok(acquired_data(&options, &guard.keep()))
+        let times = Times::read(&context, &guard);
+        let lease = guard.keep();
+        Ok(acquired_data(&options, &lease, times))
     }))
 }

@@ -1,10 +1,34 @@
-//! `activity`: what this node did in the last minutes, second by second.
+//! `activity`: what this node did in the last minutes, second by second, and how many keys are reserved.
+
+use std::time::Duration;
 
 use forrst_protocol::RawObject;
+use tokio::time::timeout;
 
-use super::{Prepared, arguments_of, call};
+use super::{OBSERVER, Prepared, Spec, arguments_of, call};
+use crate::limits::Limits;
 
-pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
+/// How long the dashboard waits for what only the store knows.
+const COUNTS_PATIENCE: Duration = Duration::from_millis(200);
+
+pub(super) const SPEC: Spec = Spec {
+    names: &["urn:cline:forrst:ext:atomic-lock:fn:activity"],
+    schema: "activity",
+    needs: OBSERVER,
+    is_look: true,
+    errors: &[],
+    prepare,
+};
+
+fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     arguments_of(arguments).finish()?;
-    Ok(call(async |context| Ok(context.server.activity.show())))
+    Ok(call(async |context| {
+        let mut shown = context.server.activity.show();
+        // A failing store shows in `health`.
+        let counts = context.server.locks.store().counts();
+        if let Ok(Ok(counts)) = timeout(COUNTS_PATIENCE, counts).await {
+            shown["reserved"] = counts.reserved.into();
+        }
+        Ok(shown)
+    }))
 }

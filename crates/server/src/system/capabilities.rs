@@ -3,9 +3,22 @@
 use forrst_protocol::{Duration, FunctionName, MAX_NESTING, PROTOCOL_VERSION, RawObject};
 use serde_json::{Value, json};
 
-use super::{Prepared, arguments_of, call};
+use super::{Needs, Prepared, Spec, arguments_of, call};
+use crate::limits::Limits;
 
-pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
+pub(super) const SPEC: Spec = Spec {
+    names: &[
+        "urn:cline:forrst:fn:capabilities",
+        "urn:cline:forrst:ext:discovery:fn:capabilities",
+    ],
+    schema: "capabilities",
+    needs: Needs::AnyCaller,
+    is_look: true,
+    errors: &[],
+    prepare,
+};
+
+fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     arguments_of(arguments).finish()?;
     Ok(call(async |context| {
         let server = &context.server;

@@ -3,13 +3,32 @@
 use forrst_protocol::{ErrorCode, FunctionName, PROTOCOL_VERSION, RawObject, Version};
 use serde_json::{Value, json};
 
-use super::{Prepared, arguments_of, call};
+use super::{Needs, Prepared, Spec, arguments_of, call};
 use crate::core::Core;
 use crate::error::arguments_pointer;
 use crate::fields::parsed;
+use crate::limits::Limits;
 use crate::registry::Registered;
 
-pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
+pub(super) const SPEC: Spec = Spec {
+    names: &[
+        "urn:cline:forrst:fn:describe",
+        "urn:cline:forrst:ext:discovery:fn:describe",
+    ],
+    schema: "describe",
+    needs: Needs::AnyCaller,
+    is_look: true,
+    errors: &[
+        (ErrorCode::FunctionNotFound, "There is no such function"),
+        (
+            ErrorCode::VersionNotFound,
+            "The function has no such version",
+        ),
+    ],
+    prepare,
+};
+
+fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     let mut fields = arguments_of(arguments);
     let function = fields.optional("function", parsed(FunctionName::parse));
     let version = fields.optional("version", parsed(Version::parse));
@@ -27,10 +46,10 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
                 match (found, &version) {
                     (Ok(found), Some(_)) => vec![found],
                     (Err(error), _) if error.code == ErrorCode::FunctionNotFound => {
-                        return Err(error.at(arguments_pointer().key("function")));
+                        return Err(error.at(arguments_pointer().key("function")).into());
                     }
                     (Err(error), Some(_)) => {
-                        return Err(error.at(arguments_pointer().key("version")));
+                        return Err(error.at(arguments_pointer().key("version")).into());
                     }
                     (_, None) => server.registry.versions(name).collect(),
                 }

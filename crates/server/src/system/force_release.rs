@@ -1,43 +1,130 @@
-//! `force-release`: an operator ends the lease of any owner.
+//! `force-release`: an operator ends the leases of any owner.
 
 use forrst_lock::{Fence, Lease, LockName, NotHeld};
 use forrst_protocol::{ErrorCode, ErrorObject, RawObject};
 use serde_json::json;
 
-use super::{Prepared, act, arguments_of, audited, check_lock, not_held, store_failed};
+use super::{
+    ADMIN, Prepared, STORE_UNAVAILABLE, Spec, act, arguments_of, audited, check_lock, not_held,
+    store_failed,
+};
 use crate::Context;
 use crate::fields::parsed;
+use crate::limits::{Limits, Refusal};
 
-pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
+pub(super) const SPEC: Spec = Spec {
+    names: &["urn:cline:forrst:ext:atomic-lock:fn:force-release"],
+    schema: "force-release",
+    needs: ADMIN,
+    is_look: false,
+    errors: &[
+        (
+            ErrorCode::Forbidden,
+            "The caller is not an admin, or may not use every key of a lease",
+        ),
+        (ErrorCode::LockNotFound, "The lock is not held"),
+        (
+            ErrorCode::LockOwnershipMismatch,
+            "Leases with other fences than the named one hold it",
+        ),
+        STORE_UNAVAILABLE,
+    ],
+    prepare,
+};
+
+fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     let mut fields = arguments_of(arguments);
     let key = fields.required("key", parsed(LockName::parse));
     let fence = fields.optional("fence", parsed(str::parse::<Fence>));
     let key = fields.finish_with(key)?;
     Ok(act(async move |context| {
-        context.note_lock(&key);
+        context.note_locks([&key]);
         check_lock(&context, &key)?;
-        let work = force_release(&context, &key, fence);
-        let lease = audited(&context, "force-release", &key, work).await?;
-        tracing::info!(fence = %lease.fence, caller = context.caller_name(), "a lock was released by force");
-        Ok(json!({"released": true, "key": key.as_str(), "forced": true}))
+        let work = async {
+            let leases = if context.call.caller.is_confined() {
+                force_release_within_rights(&context, &key, fence).await?
+            } else {
+                force_release(&context, &key, fence).await?
+            };
+            leases.map_err(|why| not_forced(why, &key))
+        };
+        let leases = audited(&context, "force-release", &key, work).await?;
+        for lease in &leases {
+            context.server.held.ended(lease);
+            tracing::info!(fence = %lease.fence, caller = context.caller_name(), "a lock was released by force");
+        }
+        Ok(json!({
+            "released": true,
+            "key": key.as_str(),
+            "forced": true,
+            "leases": leases.len(),
+        }))
     }))
 }
+
+type Forced = Result<Vec<Lease>, NotHeld>;
 
 async fn force_release(
     context: &Context,
     key: &LockName,
+    fences: impl IntoIterator<Item = Fence> + Send,
+) -> Result<Forced, ErrorObject> {
+    let forced = context.server.locks.force_release(key, fences).await;
+    forced.map_err(|error| store_failed(&error))
+}
+
+/// For an admin that is confined to some locks: nothing ends unless every key of every lease is one of those.
+///
+/// The leases are inspected first, and then ended by their fences in one step, so that none ends that was not inspected.
+async fn force_release_within_rights(
+    context: &Context,
+    key: &LockName,
     fence: Option<Fence>,
-) -> Result<Lease, ErrorObject> {
-    let forced = context.server.locks.force_release(key, fence).await;
-    let forced = forced.map_err(|error| store_failed(&error))?;
-    let lease = forced.map_err(|why| match why {
+) -> Result<Forced, ErrorObject> {
+    let status = context.server.locks.inspect(key).await;
+    let (status, _) = status.map_err(|error| store_failed(&error))?;
+    let is_meant = |lease: &&Lease| fence.is_none_or(|fence| fence == lease.fence);
+    let meant: Vec<&Lease> = status.holders.iter().filter(is_meant).collect();
+    let has_found_it = fence.is_some() && !meant.is_empty();
+    if status.holder_count > status.holders.len() && !has_found_it {
+        let message = format!(
+            "{} leases hold this key: more than can be checked for keys that this caller may not use",
+            status.holder_count
+        );
+        return Err(forbidden(context, key, &message));
+    }
+    let may_end = |lease: &&Lease| {
+        let mut names = lease.locks.names();
+        names.all(|name| context.call.caller.may_see(name))
+    };
+    // The other keys are not named: this caller may not know of them.
+    if !meant.iter().all(may_end) {
+        let message = "A lease on this key has other keys, too, which this caller may not use";
+        return Err(forbidden(context, key, message));
+    }
+    if meant.is_empty() {
+        // Without fences it would end whatever was granted since.
+        return Ok(Err(match status.holder() {
+            Some(_) => NotHeld::OwnedByAnother,
+            None => NotHeld::NotFound,
+        }));
+    }
+    let fences: Vec<Fence> = meant.iter().map(|lease| lease.fence).collect();
+    force_release(context, key, fences).await
+}
+
+fn forbidden(context: &Context, key: &LockName, message: &str) -> ErrorObject {
+    context.server.metrics.refused(Refusal::Forbidden);
+    ErrorObject::new(ErrorCode::Forbidden, message).with_detail("key", key.as_str())
+}
+
+fn not_forced(why: NotHeld, key: &LockName) -> ErrorObject {
+    match why {
         NotHeld::OwnedByAnother => ErrorObject::new(
             ErrorCode::LockOwnershipMismatch,
             "The lock is held by a lease with another fence",
         )
         .with_detail("key", key.as_str()),
         why => not_held(why, key),
-    })?;
-    context.server.held.ended(&lease);
-    Ok(lease)
+    }
 }

@@ -9,10 +9,11 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::{Prepared, arguments_of, call};
+use super::{Needs, Prepared, Spec, arguments_of, call};
 use crate::core::Core;
 use crate::extension::millis;
 use crate::fields::{boolean, one_of};
+use crate::limits::Limits;
 use crate::time::now;
 
 /// A store that takes longer than this to say that it is well is not.
@@ -41,7 +42,16 @@ enum Component {
     Store,
 }
 
-pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
+pub(super) const SPEC: Spec = Spec {
+    names: &["urn:cline:forrst:fn:health"],
+    schema: "health",
+    needs: Needs::AnyCaller,
+    is_look: true,
+    errors: &[],
+    prepare,
+};
+
+fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     let mut fields = arguments_of(arguments);
     let known = [("self", Component::Itself), ("store", Component::Store)];
     let only = fields.optional("component", one_of(&known));

@@ -1,21 +1,36 @@
 //! `list`: which locks are held.
 
-use forrst_lock::{ListError, ListRequest, LockName, LockService, Page};
+use forrst_lock::{ListError, ListRequest, LockName, LockService, LockStatus, Page};
 use forrst_protocol::{ErrorCode, ErrorObject, RawObject};
 use serde_json::{Value, json};
 
-use super::{Prepared, arguments_of, call, show, store_failed};
+use super::status::show;
+use super::{
+    DEFAULT_LIMIT, MAX_LIMIT, OBSERVER, Prepared, STORE_UNAVAILABLE, Spec, arguments_of, call,
+    store_failed,
+};
 use crate::access::Caller;
 use crate::error::arguments_pointer;
 use crate::fields::{at_most, text};
+use crate::limits::Limits;
 
-const DEFAULT_LIMIT: usize = 100;
-const MAX_LIMIT: usize = 1000;
+/// A page ends before its limit when the leases on its locks have so many keys together: a lock may have a hundred holders,
+/// and each of them sixteen keys.
+const MAX_KEYS: usize = 1000;
 
 /// No name of a lock begins so.
 const OUT_OF_REACH: &str = "-";
 
-pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
+pub(super) const SPEC: Spec = Spec {
+    names: &["urn:cline:forrst:ext:atomic-lock:fn:list"],
+    schema: "list",
+    needs: OBSERVER,
+    is_look: true,
+    errors: &[STORE_UNAVAILABLE],
+    prepare,
+};
+
+fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     let mut fields = arguments_of(arguments);
     let prefix = fields.optional("prefix", text);
     let prefix = prefix.map(|prefix| LockName::normalised_prefix(&prefix));
@@ -36,18 +51,36 @@ pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
         };
         let page = match page {
             Ok(page) => page,
-            Err(ListError::Store(error)) => return Err(store_failed(&error)),
+            Err(ListError::Store(error)) => return Err(store_failed(&error).into()),
             Err(error @ ListError::BadCursor) => {
                 let error = ErrorObject::new(ErrorCode::InvalidArguments, error.to_string());
-                return Err(error.at(arguments_pointer().key("cursor")));
+                return Err(error.at(arguments_pointer().key("cursor")).into());
             }
         };
+        let page = bounded(page);
         let locks = page.locks.iter();
-        let secret = &context.server.secret;
-        let show = |lock| show(lock, page.now, caller, secret);
-        let locks: Vec<Value> = locks.map(show).collect();
+        let locks: Vec<Value> = locks.map(|lock| show(lock, page.now, &context)).collect();
         Ok(json!({"locks": locks, "cursor": page.cursor}))
     }))
+}
+
+/// As much of a page as one answer may have, and at least one lock.
+fn bounded(page: Page) -> Page {
+    let mut keys = 0;
+    let fitting = page.locks.iter().take_while(|lock| {
+        keys += keys_of(lock);
+        keys <= MAX_KEYS
+    });
+    let fitting = fitting.count().max(1);
+    if fitting == page.locks.len() {
+        return page;
+    }
+    Page::cut(page.locks, fitting, page.now)
+}
+
+fn keys_of(lock: &LockStatus) -> usize {
+    let leases = lock.holders.iter();
+    leases.map(|lease| lease.locks.names().len()).sum()
 }
 
 /// The locks that the caller may see. Neither the page nor its cursor tells of any other, so that pages of the store are read
@@ -70,10 +103,16 @@ async fn list_confined(
     loop {
         let page = locks.list(&request).await?;
         let visible = page.locks.into_iter();
-        seen.extend(visible.filter(|lock| caller.may_see(&lock.lease.name)));
+        seen.extend(visible.filter(|lock| caller.may_see(&lock.name)));
         request.cursor = page.cursor;
-        if seen.len() > limit || request.cursor.is_none() {
-            return Ok(Page::cut(seen, limit, page.now));
+        let is_full = seen.len() > limit || seen.iter().map(keys_of).sum::<usize>() > MAX_KEYS;
+        if is_full || request.cursor.is_none() {
+            let has_more = request.cursor.is_some();
+            let last = seen.last().map(|lock| lock.name.to_string());
+            let mut cut = Page::cut(seen, limit, page.now);
+            // What follows may be the caller's, too.
+            cut.cursor = cut.cursor.or(last.filter(|_| has_more));
+            return Ok(cut);
         }
     }
 }

@@ -3,10 +3,20 @@
 use forrst_protocol::RawObject;
 use serde_json::json;
 
-use super::{Prepared, arguments_of, call};
+use super::{Needs, Prepared, Spec, arguments_of, call};
+use crate::limits::Limits;
 use crate::time::now;
 
-pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
+pub(super) const SPEC: Spec = Spec {
+    names: &["urn:cline:forrst:fn:ping"],
+    schema: "ping",
+    needs: Needs::AnyCaller,
+    is_look: true,
+    errors: &[],
+    prepare,
+};
+
+fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     arguments_of(arguments).finish()?;
     Ok(call(async |_| {
         Ok(json!({"status": "healthy", "timestamp": now()}))

@@ -1,22 +1,32 @@
 //! `release`: an owner gives its lock back.
 
-use forrst_lock::{Fence, LockName, Owner};
 use forrst_protocol::RawObject;
 use serde_json::json;
 
-use super::{Prepared, act, arguments_of, audit_for_owner, check_lock, not_held, store_failed};
-use crate::fields::parsed;
+use super::{
+    HOLDER, NOT_HELD, Prepared, Spec, act, arguments_of, audit_for_owner, check_lock, not_held,
+    read_held, store_failed,
+};
+use crate::limits::Limits;
 
-pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
+pub(super) const SPEC: Spec = Spec {
+    names: &["urn:cline:forrst:ext:atomic-lock:fn:release"],
+    schema: "release",
+    needs: HOLDER,
+    is_look: false,
+    errors: NOT_HELD,
+    prepare,
+};
+
+fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     let mut fields = arguments_of(arguments);
-    let key = fields.required("key", parsed(LockName::parse));
-    let owner = fields.required("owner", parsed(Owner::parse));
-    let fence = fields.optional("fence", parsed(str::parse::<Fence>));
-    let (key, owner) = fields.finish_with(key.zip(owner))?;
+    let held = read_held(&mut fields);
+    let held = fields.finish_with(held)?;
     Ok(act(async move |context| {
-        context.note_lock(&key);
+        let key = held.name.clone();
+        context.note_locks([&key]);
         check_lock(&context, &key)?;
-        let released = context.server.locks.release(&key, owner, fence).await;
+        let released = context.server.locks.release(held).await;
         match released.map_err(|error| store_failed(&error))? {
             Ok(lease) => {
                 context.server.held.ended(&lease);

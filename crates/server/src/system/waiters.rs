@@ -1,43 +1,57 @@
 //! `waiters`: who waits for a lock, and since when.
 
-use forrst_lock::LockName;
+use forrst_lock::{LockName, Waiter};
 use forrst_protocol::RawObject;
 use serde_json::{Value, json};
 
-use super::{Prepared, arguments_of, call, check_lock, store_failed};
+use super::{
+    DEFAULT_LIMIT, MAX_LIMIT, OBSERVER, Party, Prepared, STORE_UNAVAILABLE, Spec, arguments_of,
+    call, check_lock, store_failed,
+};
+use crate::Context;
 use crate::fields::{at_most, parsed};
+use crate::limits::Limits;
 use crate::time::timestamp;
 
-const DEFAULT_LIMIT: usize = 100;
-const MAX_LIMIT: usize = 1000;
+pub(super) const SPEC: Spec = Spec {
+    names: &["urn:cline:forrst:ext:atomic-lock:fn:waiters"],
+    schema: "waiters",
+    needs: OBSERVER,
+    is_look: true,
+    errors: &[STORE_UNAVAILABLE],
+    prepare,
+};
 
-pub(super) fn prepare(arguments: &RawObject<'_>) -> Prepared {
+fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     let mut fields = arguments_of(arguments);
     let key = fields.required("key", parsed(LockName::parse));
     let limit = fields.optional("limit", at_most(MAX_LIMIT));
     let key = fields.finish_with(key)?;
     Ok(call(async move |context| {
-        context.note_lock(&key);
+        context.note_locks([&key]);
         check_lock(&context, &key)?;
-        let caller = &context.call.caller;
-        let secret = &context.server.secret;
         let limit = limit.unwrap_or(DEFAULT_LIMIT);
         let queue = context.server.locks.queue(&key, limit).await;
         let (queue, _) = queue.map_err(|error| store_failed(&error))?;
-        let waiters: Vec<Value> = queue
-            .iter()
-            .map(|waiting| {
-                let mut shown = json!({
-                    "owner": caller.sees_owner(&waiting.owner, waiting.caller.as_ref(), secret),
-                    "since": timestamp(waiting.since),
-                    "until": timestamp(waiting.until),
-                });
-                if let Some(caller) = &waiting.caller {
-                    shown["caller"] = caller.as_str().into();
-                }
-                shown
-            })
-            .collect();
+        let waiters = (1..).zip(&queue);
+        let waiters = waiters.map(|(position, waiter)| show(position, waiter, &context));
+        let waiters: Vec<Value> = waiters.collect();
         Ok(json!({"key": key.as_str(), "waiters": waiters}))
     }))
+}
+
+fn show(position: usize, waiter: &Waiter, context: &Context) -> Value {
+    let party = Party {
+        owner: &waiter.owner,
+        caller: waiter.caller.as_ref(),
+        note: waiter.note.as_ref(),
+        // It may be a set, and the queue of one key does not say of which others.
+        is_in_reach: !context.call.caller.is_confined(),
+    };
+    let mut shown = party.show(context);
+    let mut add = |name: &str, value: Value| shown.insert(name.to_owned(), value);
+    add("position", position.into());
+    add("since", timestamp(waiter.since).into());
+    add("until", timestamp(waiter.until).into());
+    shown.into()
 }

@@ -46,7 +46,7 @@ const LINGER: Duration = Duration::from_secs(2);
 const WEBSOCKET: &str = "GET /rpc";
 
 /// Prometheus gives a scrape ten seconds.
-const HELD_PATIENCE: Duration = Duration::from_secs(2);
+const COUNTS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -292,9 +292,9 @@ async fn metrics(State(app): State<App>, request: Request) -> Response {
     drop(parts);
     let locks = app.server.locks();
     // A store that does not answer must not keep the rest from being read.
-    let held = timeout(HELD_PATIENCE, locks.store().held()).await;
-    let held = held.ok().and_then(Result::ok);
-    let text = app.server.core.metrics.render(held, locks.waiting());
+    let counts = timeout(COUNTS_PATIENCE, locks.store().counts()).await;
+    let counts = counts.ok().and_then(Result::ok);
+    let text = app.server.core.metrics.render(counts, locks.waiting());
     ([(CONTENT_TYPE, crate::metrics::CONTENT_TYPE)], text).into_response()
 }
 

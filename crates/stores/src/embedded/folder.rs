@@ -22,7 +22,7 @@ pub enum EmbeddedError {
     },
     /// It was there, and is not what it was.
     #[error(
-        "the store in {} is damaged: {what}. Nothing was changed. Restore it, or, if its locks and fences may be forgotten, remove the folder: then fences start again at 1",
+        "the store in {} is damaged: {what}. Nothing was changed. Restore it, or, if its locks may be forgotten, remove the folder: fences go on by the clock, above those before",
         .folder.display()
     )]
     Damaged {
@@ -42,6 +42,19 @@ pub enum EmbeddedError {
         /// The format that it has.
         found: i64,
         /// The newest that we know.
+        known: i64,
+    },
+    /// An older version wrote it.
+    #[error(
+        "the store in {} has format {found} of an older version of forrst, and this version reads format {known} only. Nothing was changed. When its locks may be forgotten, move the folder away: fences go on by the clock, above those before",
+        .folder.display()
+    )]
+    OlderFormat {
+        /// The folder.
+        folder: PathBuf,
+        /// The format that it has.
+        found: i64,
+        /// The one that we read.
         known: i64,
     },
     /// The folder or a file in it cannot be used.

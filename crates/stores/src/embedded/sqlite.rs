@@ -1,44 +1,64 @@
 //! The journal as a SQLite database, which an operator can open and read.
 
-use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forrst_lock::state::{Holder, State, Tombstone};
-use forrst_lock::{
-    Attempt, Caller, Fence, Lease, LockName, Owner, Secret, Ticket, Timestamp, Waiter,
-};
+use forrst_lock::model::{Kept, Key};
+use forrst_lock::{Fence, Fences, LockName, Secret, Timestamp};
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Row, TransactionBehavior, params,
 };
 
-use super::clock::Reading;
+use super::clock::{Clock, Clocks, Reading};
 use super::folder::Folder;
-use super::journal::{Changes, Entry, Journal, Snapshot};
-use super::{Durability, EmbeddedError};
+use super::row::{
+    READ_LEASES, READ_WITHDRAWALS, WRITE_LEASE, fence_number, fit_together, millis, read_lease,
+    read_withdrawal, timestamp, write_lease,
+};
+use super::{Durability, EmbeddedError, EmbeddedOptions};
+use crate::journal::{Changes, Journal, Start};
+use crate::table::{Remembered, Table};
 
 /// The format of the file. A change that an older version would misread needs the next number.
-const FORMAT: i64 = 3;
+pub(super) const FORMAT: i64 = 5;
+/// How long another program may keep the database locked.
+const MAX_BUSY: Duration = Duration::from_secs(1);
+/// A new store begins with fences of this long from now. Fences go by the time, and the clock of a store that was here before and is
+/// lost may have been ahead of that of the machine by so much.
+const FENCE_MARGIN: Duration = Duration::from_secs(60);
 /// "forr": tells our files from other databases.
 const APPLICATION: i64 = 0x666f_7272;
 
 const SCHEMA: &str = "
-    -- One row for each key that is held, or was released a short while ago. Times are milliseconds since 1970.
-    CREATE TABLE locks (
-        name           TEXT PRIMARY KEY,
-        owner          TEXT,     -- who holds it; null when it is free
-        fence          INTEGER,
-        acquired_at    INTEGER,
-        expires_at     INTEGER,
-        attempt        TEXT,     -- repeated by a caller who did not get the answer
-        ticket         BLOB,     -- the call that got it, as long as that can be undone
-        caller         TEXT,     -- the API key or certificate that took it
-        releases       TEXT      -- JSON, the newest last: [[owner, fence, remembered until, forced, newest of its owner]]
+    -- One row for each lease, under the first of its keys. Times are milliseconds since 1970.
+    CREATE TABLE leases (
+        name        TEXT NOT NULL,
+        fence       INTEGER NOT NULL,
+        owner       TEXT NOT NULL,
+        caller      TEXT,
+        note        TEXT,
+        attempt     TEXT,
+        acquired_at INTEGER NOT NULL,
+        expires_at  INTEGER NOT NULL,
+        locks       TEXT,        -- JSON: each key with its kind; NULL for one key, exclusively
+        PRIMARY KEY (name, fence)
     ) WITHOUT ROWID;
 
-    -- One row: the last fence that was given out, and the clock at the last commit.
+    -- Attempts that were withdrawn: a call of one that still arrives comes to nothing.
+    CREATE TABLE withdrawals (
+        name    TEXT NOT NULL,
+        owner   TEXT NOT NULL,
+        attempt TEXT NOT NULL,
+        until   INTEGER NOT NULL,
+        PRIMARY KEY (name, owner, attempt)
+    ) WITHOUT ROWID;
+    CREATE INDEX withdrawals_by_end ON withdrawals (until);
+
+    -- One row: the largest fence that was given out, and the clock at the last commit.
     CREATE TABLE state (
         id         INTEGER PRIMARY KEY CHECK (id = 1),
         last_fence INTEGER NOT NULL,
@@ -47,70 +67,89 @@ const SCHEMA: &str = "
         boot       TEXT
     );
     INSERT INTO state VALUES (1, 0, NULL, NULL, NULL);
-";
 
-const HELD: &str = "
-    -- For people: SELECT * FROM held;
+    -- What hashes of keys and owners are made with.
+    CREATE TABLE secret (value BLOB NOT NULL);
+
+    -- For people: SELECT * FROM held; a lease of several keys is there once for each of them.
     CREATE VIEW held AS
-        SELECT name, owner, caller, printf('%015d', fence) AS fence,
+        SELECT ifnull(kind.key, name) AS name, ifnull(kind.value, 'exclusive') AS kind, owner, caller, note,
+               printf('%015d', fence) AS fence,
                strftime('%Y-%m-%dT%H:%M:%fZ', acquired_at / 1000.0, 'unixepoch') AS acquired_at,
                strftime('%Y-%m-%dT%H:%M:%fZ', expires_at / 1000.0, 'unixepoch') AS expires_at
-        FROM locks WHERE owner IS NOT NULL ORDER BY expires_at;
+        FROM leases LEFT JOIN json_each(leases.locks) AS kind
+        ORDER BY leases.expires_at;
 ";
 
-#[derive(Debug)]
 pub(super) struct SqliteJournal {
     connection: Connection,
+    clock: Clock,
     folder: PathBuf,
     /// A file beside the database, which has no name any more.
     scratch: File,
 }
 
 impl SqliteJournal {
-    pub(super) fn open(folder: &Folder, durability: Durability) -> Result<Self, EmbeddedError> {
+    /// Opens the file, makes it if it is not there, and reads all of it.
+    pub(super) fn load(
+        folder: &Folder,
+        options: &EmbeddedOptions,
+        clocks: Box<dyn Clocks>,
+        most: Remembered,
+    ) -> Result<(Self, Start), EmbeddedError> {
         let path = folder.database(make)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
-        // Somebody with `sqlite3` may write for a moment; we are patient for less than callers are.
-        connection.busy_timeout(Duration::from_secs(1))?;
+        // An operator may write with `sqlite3` for a moment. Callers that arrive meanwhile have to be answered in their time.
+        connection.busy_timeout(MAX_BUSY.min(options.timeout / 4))?;
         check(&connection, folder).map_err(|error| match error {
             EmbeddedError::Journal(error) if is_damage(&error) => folder.damaged(error.to_string()),
             other => other,
         })?;
-        configure(&connection, durability)?;
-        bring_up_to_date(&connection)?;
-        Ok(Self {
+        configure(&connection, options.durability)?;
+        let mut table = Table::new(most, options.release_memory, Fences::default());
+        let written = Written::read(&connection, &mut table, folder)?;
+        let clock = Clock::resume(clocks, written.clock.as_ref(), |now| {
+            written.last_end.is_none_or(|end| end <= now)
+        });
+        let uncertain = written.last_fence.filter(|_| clock.is_slow());
+        if uncertain.is_some() && table.held() > 0 {
+            tracing::warn!(
+                keys = table.held(),
+                "the machine was started again, and its clock is behind that of the last commit: \
+                 leases from before end by themselves and cannot be extended"
+            );
+        }
+        let is_new = written.clock.is_none();
+        let lost = Fences::default().peek(clock.now() + FENCE_MARGIN);
+        let start = Start {
+            table,
+            last_fence: written.last_fence.or(lost.filter(|_| is_new)),
+            written_at: written.clock.map_or_else(|| clock.now(), |last| last.now),
+            uncertain,
+        };
+        let journal = Self {
             connection,
             folder: folder.path().to_owned(),
             scratch: scratch(folder.path())?,
-        })
+            clock,
+        };
+        Ok((journal, start))
     }
 
-    /// The secret of the store, made at its first use. Older versions do not look at its table.
+    /// The secret of the store, made at its first use.
     pub(super) fn secret(&self) -> Result<Secret, EmbeddedError> {
-        self.connection
-            .execute_batch("CREATE TABLE IF NOT EXISTS secret (value BLOB NOT NULL)")?;
-        let kept = || {
-            let read = |row: &Row<'_>| row.get::<_, [u8; 32]>(0);
-            let kept = self
-                .connection
-                .query_row("SELECT value FROM secret", [], read);
-            kept.optional()
-        };
-        if let Some(kept) = kept()? {
+        let read = |row: &Row<'_>| row.get::<_, [u8; 32]>(0);
+        let kept = self
+            .connection
+            .query_row("SELECT value FROM secret", [], read);
+        if let Some(kept) = kept.optional()? {
             return Ok(Secret::from_bytes(kept));
         }
         let made = Secret::random();
         self.connection
             .execute("INSERT INTO secret VALUES (?1)", [made.as_bytes()])?;
         Ok(made)
-    }
-
-    fn damaged(&self, what: impl Into<String>) -> EmbeddedError {
-        EmbeddedError::Damaged {
-            folder: self.folder.clone(),
-            what: what.into(),
-        }
     }
 
     /// For tests: the disk is full when the database has so many pages.
@@ -126,7 +165,6 @@ fn make(path: &Path) -> Result<(), EmbeddedError> {
     // Has to be said before there is any table. Room that is no longer needed goes back to the disk.
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     connection.execute_batch(SCHEMA)?;
-    connection.execute_batch(HELD)?;
     connection.pragma_update(None, "application_id", APPLICATION)?;
     connection.pragma_update(None, "user_version", FORMAT)?;
     connection.close().map_err(|(_, error)| error)?;
@@ -163,12 +201,23 @@ fn check(connection: &Connection, folder: &Folder) -> Result<(), EmbeddedError> 
         return Err(folder.damaged("locks.db is not a database of forrst"));
     }
     let found: i64 = read("user_version")?;
-    if found > FORMAT {
-        return Err(EmbeddedError::NewerFormat {
-            folder: folder.path().to_owned(),
-            found,
-            known: FORMAT,
-        });
+    let folder_path = folder.path().to_owned();
+    match found.cmp(&FORMAT) {
+        Ordering::Equal => {}
+        Ordering::Greater => {
+            return Err(EmbeddedError::NewerFormat {
+                folder: folder_path,
+                found,
+                known: FORMAT,
+            });
+        }
+        Ordering::Less => {
+            return Err(EmbeddedError::OlderFormat {
+                folder: folder_path,
+                found,
+                known: FORMAT,
+            });
+        }
     }
     let whole: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if whole == "ok" {
@@ -198,93 +247,51 @@ fn configure(connection: &Connection, durability: Durability) -> Result<(), Embe
     Ok(())
 }
 
-/// Format 1 did not remember who took a lock, and format 2 only the last release, which is not worth carrying over.
-fn bring_up_to_date(connection: &Connection) -> Result<(), EmbeddedError> {
-    let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if found < FORMAT {
-        let caller = match found {
-            1 => "ALTER TABLE locks ADD COLUMN caller TEXT;",
-            _ => "",
-        };
-        connection.execute_batch(&format!(
-            "BEGIN IMMEDIATE;
-             {caller}
-             ALTER TABLE locks DROP COLUMN released_owner;
-             ALTER TABLE locks DROP COLUMN released_fence;
-             ALTER TABLE locks DROP COLUMN released_until;
-             ALTER TABLE locks ADD COLUMN releases TEXT;
-             DROP VIEW held;
-             {HELD}
-             PRAGMA user_version = {FORMAT};
-             COMMIT;"
-        ))?;
-    }
-    Ok(())
-}
-
 impl Journal for SqliteJournal {
-    fn load(&mut self) -> Result<Snapshot, EmbeddedError> {
-        // On a full disk, what the log has twice may be the room that is needed. It may fail.
-        let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
-        let _ = self.connection.query_row(checkpoint, [], |_| Ok(()));
-        let (last_fence, clock) = self.connection.query_row(
-            "SELECT last_fence, now, since_boot, boot FROM state WHERE id = 1",
-            [],
-            |row| Ok((row.get::<_, i64>(0)?, read_clock(row)?)),
-        )?;
-        let mut statement = self.connection.prepare(
-            "SELECT name, owner, fence, acquired_at, expires_at, attempt, ticket, caller, releases
-             FROM locks",
-        )?;
-        let mut rows = statement.query([])?;
-        let mut keys = Vec::new();
-        while let Some(row) = rows.next()? {
-            keys.push(read_entry(row).map_err(|what| self.damaged(what))?);
-        }
-        Ok(Snapshot {
-            keys,
-            last_fence: match u64::try_from(last_fence) {
-                Ok(0) => None,
-                Ok(number) if Fence::new(number).is_some() => Fence::new(number),
-                _ => return Err(self.damaged(format!("{last_fence} is no fence"))),
-            },
-            clock,
-        })
+    type Error = EmbeddedError;
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
-    fn commit(&mut self, changes: &Changes<'_>) -> Result<(), EmbeddedError> {
+    fn commit(&mut self, changes: &Changes<'_>) -> Result<Timestamp, EmbeddedError> {
+        let Reading {
+            now,
+            since_boot,
+            boot,
+        } = self.clock.reading();
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
         {
-            let mut forget = transaction.prepare_cached("DELETE FROM locks WHERE name = ?")?;
-            let mut write = transaction.prepare_cached(
-                "INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            )?;
-            for (name, state) in &changes.keys {
-                match state {
-                    None => forget.execute([name.as_str()])?,
-                    Some(state) => write_state(&mut write, name, state)?,
-                };
+            let end = "DELETE FROM leases WHERE name = ? AND fence = ?";
+            let mut end = transaction.prepare_cached(end)?;
+            let mut write = transaction.prepare_cached(WRITE_LEASE)?;
+            for ((name, fence), holder) in &changes.leases {
+                match holder {
+                    Some(holder) => write_lease(&mut write, holder)?,
+                    None => drop(end.execute(params![name.as_str(), fence_number(*fence)])?),
+                }
             }
-            let Reading {
-                now,
-                since_boot,
-                boot,
-            } = &changes.clock;
-            transaction
-                .prepare_cached(
-                    "UPDATE state SET last_fence = ?, now = ?, since_boot = ?, boot = ?",
-                )?
-                .execute(params![
-                    changes.last_fence.map_or(0, fence_number),
-                    millis(*now),
-                    i64::try_from(since_boot.as_millis()).unwrap_or(i64::MAX),
-                    boot
+            for (name, withdrawal) in changes.withdrawals {
+                let write = "INSERT OR REPLACE INTO withdrawals VALUES (?, ?, ?, ?)";
+                transaction.prepare_cached(write)?.execute(params![
+                    name.as_str(),
+                    withdrawal.owner.as_str(),
+                    withdrawal.attempt.as_str(),
+                    millis(withdrawal.until)
                 ])?;
+            }
+            let state = "UPDATE state SET last_fence = ?, now = ?, since_boot = ?, boot = ?";
+            transaction.prepare_cached(state)?.execute(params![
+                changes.last_fence.map_or(0, fence_number),
+                millis(now),
+                i64::try_from(since_boot.as_millis()).unwrap_or(i64::MAX),
+                boot
+            ])?;
         }
         transaction.commit()?;
-        Ok(())
+        Ok(now)
     }
 
     /// Another program may have the database, and the disk may be full or read-only. Nothing is written to the database: its log
@@ -304,7 +311,11 @@ impl Journal for SqliteJournal {
     }
 
     fn tidy(&mut self) {
-        let vacuum = || -> rusqlite::Result<()> {
+        let now = millis(self.clock.now());
+        let tidy = || -> rusqlite::Result<()> {
+            self.connection
+                .prepare_cached("DELETE FROM withdrawals WHERE until <= ?")?
+                .execute([now])?;
             let free: i64 = self
                 .connection
                 .pragma_query_value(None, "freelist_count", |row| row.get(0))?;
@@ -317,36 +328,87 @@ impl Journal for SqliteJournal {
             }
             Ok(())
         };
-        if let Err(error) = vacuum() {
-            tracing::warn!(%error, "the journal could not give room back");
+        if let Err(error) = tidy() {
+            tracing::warn!(%error, "what is no longer needed could not be deleted");
         }
     }
 }
 
-fn write_state(
-    write: &mut rusqlite::CachedStatement<'_>,
-    name: &LockName,
-    state: &State<Waiter>,
-) -> rusqlite::Result<usize> {
-    let holder = state.holder();
-    let lease = holder.map(|holder| &holder.lease);
-    write.execute(params![
-        name.as_str(),
-        lease.map(|lease| lease.owner.as_str()),
-        lease.map(|lease| fence_number(lease.fence)),
-        lease.map(|lease| millis(lease.acquired_at)),
-        lease.map(|lease| millis(lease.expires_at)),
-        holder
-            .and_then(|holder| holder.attempt.as_ref())
-            .map(Attempt::as_str),
-        holder
-            .and_then(|holder| holder.ticket)
-            .map(|ticket| ticket.0.to_be_bytes()),
-        lease
-            .and_then(|lease| lease.caller.as_ref())
-            .map(Caller::as_str),
-        written_releases(state.releases()),
-    ])
+/// What was committed, besides the keys.
+struct Written {
+    /// The largest fence that was given out.
+    last_fence: Option<Fence>,
+    /// The clock at the last commit; none in a new store.
+    clock: Option<Reading>,
+    /// When the last of the leases ends.
+    last_end: Option<Timestamp>,
+}
+
+impl Written {
+    /// Reads everything, the keys into `table`.
+    fn read(
+        connection: &Connection,
+        table: &mut Table,
+        folder: &Folder,
+    ) -> Result<Self, EmbeddedError> {
+        // On a full disk, what the log has twice may be the room that is needed. It may fail.
+        let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+        let _ = connection.query_row(checkpoint, [], |_| Ok(()));
+        let (last_fence, clock) = connection.query_row(
+            "SELECT last_fence, now, since_boot, boot FROM state WHERE id = 1",
+            [],
+            |row| Ok((row.get::<_, i64>(0)?, read_clock(row)?)),
+        )?;
+        let mut this = Self {
+            last_fence: match u64::try_from(last_fence) {
+                Ok(0) => None,
+                Ok(number) if Fence::new(number).is_some() => Fence::new(number),
+                _ => return Err(folder.damaged(format!("{last_fence} is not a fence"))),
+            },
+            clock,
+            last_end: None,
+        };
+        for key in this.read_keys(connection, folder)? {
+            table.put(key, Timestamp::from_millis(0));
+        }
+        Ok(this)
+    }
+
+    fn read_keys(
+        &mut self,
+        connection: &Connection,
+        folder: &Folder,
+    ) -> Result<Vec<Key>, EmbeddedError> {
+        let damaged = |what| folder.damaged(what);
+        let mut keys: HashMap<LockName, Kept> = HashMap::new();
+        let mut statement = connection.prepare(READ_LEASES)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let holder = read_lease(row).map_err(damaged)?;
+            self.last_fence = self.last_fence.max(Some(holder.lease.fence));
+            self.last_end = self.last_end.max(Some(holder.lease.expires_at));
+            for name in holder.lease.locks.names() {
+                let kept = keys.entry(name.clone()).or_default();
+                kept.holders.push(holder.clone());
+            }
+        }
+        let mut statement = connection.prepare(READ_WITHDRAWALS)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let (name, withdrawal) = read_withdrawal(row).map_err(damaged)?;
+            keys.entry(name).or_default().withdrawals.push(withdrawal);
+        }
+        let restored = keys.into_iter().map(|(name, mut kept)| {
+            kept.holders
+                .sort_unstable_by_key(|holder| holder.lease.fence);
+            if fit_together(&name, &kept.holders) {
+                return Ok(Key::restored(name, kept));
+            }
+            let what = format!("the leases of `{name}` exclude each other");
+            Err(folder.damaged(what))
+        });
+        restored.collect()
+    }
 }
 
 fn read_clock(row: &Row<'_>) -> rusqlite::Result<Option<Reading>> {
@@ -361,105 +423,4 @@ fn read_clock(row: &Row<'_>) -> rusqlite::Result<Option<Reading>> {
         }),
         _ => None,
     })
-}
-
-/// A row that we would not have written is damage: somebody may hold the lock that it was about.
-fn read_entry(row: &Row<'_>) -> Result<Entry, String> {
-    let text = |column: usize| {
-        row.get::<_, Option<String>>(column)
-            .map_err(|e| e.to_string())
-    };
-    let number = |column: usize| row.get::<_, Option<i64>>(column).map_err(|e| e.to_string());
-    let raw_name = text(0)?.unwrap_or_default();
-    let wrong = |what: &str| format!("the row of `{raw_name}` has a wrong {what}");
-    let name = LockName::parse(&raw_name).map_err(|_| wrong("name"))?;
-    let owner = |column| match text(column)? {
-        Some(owner) => Owner::parse(&owner).map(Some).map_err(|_| wrong("owner")),
-        None => Ok(None),
-    };
-    let fence = |column| {
-        let fence = number(column)?.and_then(|fence| Fence::new(u64::try_from(fence).ok()?));
-        fence.ok_or_else(|| wrong("fence"))
-    };
-    let time = |column| {
-        let time = number(column)?.and_then(timestamp);
-        time.ok_or_else(|| wrong("time"))
-    };
-    let holder = match owner(1)? {
-        None => None,
-        Some(owner) => Some(Holder {
-            lease: Lease {
-                name: name.clone(),
-                owner,
-                caller: match text(7)? {
-                    Some(caller) => Some(Caller::parse(&caller).map_err(|_| wrong("caller"))?),
-                    None => None,
-                },
-                fence: fence(2)?,
-                acquired_at: time(3)?,
-                expires_at: time(4)?,
-            },
-            attempt: match text(5)? {
-                Some(attempt) => Some(Attempt::parse(&attempt).map_err(|_| wrong("attempt"))?),
-                None => None,
-            },
-            ticket: row
-                .get::<_, Option<[u8; 16]>>(6)
-                .map_err(|error| error.to_string())?
-                .map(|bytes| Ticket(u128::from_be_bytes(bytes))),
-        }),
-    };
-    let releases = text(8)?.map(|releases| read_releases(&releases));
-    let releases = releases.map(|releases| releases.ok_or_else(|| wrong("release")));
-    Ok(Entry {
-        name,
-        holder,
-        releases: releases.transpose()?.unwrap_or_default(),
-    })
-}
-
-/// One release as it is written down: owner, fence, until, forced, newest.
-type WrittenRelease<'a> = (Cow<'a, str>, u64, u64, bool, bool);
-
-fn written_releases(releases: &[Tombstone]) -> Option<String> {
-    let written = releases.iter().map(|release| -> WrittenRelease<'_> {
-        (
-            release.owner.as_str().into(),
-            release.fence.number(),
-            release.until.as_millis(),
-            release.forced,
-            release.is_newest,
-        )
-    });
-    let written: Vec<WrittenRelease<'_>> = written.collect();
-    (!written.is_empty()).then(|| serde_json::json!(written).to_string())
-}
-
-fn read_releases(text: &str) -> Option<Vec<Tombstone>> {
-    let written: Vec<WrittenRelease<'_>> = serde_json::from_str(text).ok()?;
-    let releases = written
-        .into_iter()
-        .map(|(owner, fence, until, forced, is_newest)| {
-            Some(Tombstone {
-                owner: Owner::parse(&owner).ok()?,
-                fence: Fence::new(fence)?,
-                until: Timestamp::from_millis(until),
-                forced,
-                is_newest,
-            })
-        });
-    releases.collect()
-}
-
-fn fence_number(fence: Fence) -> i64 {
-    // A fence has 15 digits.
-    i64::try_from(fence.number()).unwrap_or(i64::MAX)
-}
-
-fn millis(at: Timestamp) -> i64 {
-    i64::try_from(at.as_millis()).unwrap_or(i64::MAX)
-}
-
-fn timestamp(millis: i64) -> Option<Timestamp> {
-    Some(Timestamp::from_millis(u64::try_from(millis).ok()?))
 }

@@ -3,37 +3,55 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forrst_lock::state::{Claim, ForceRelease};
-use forrst_lock::{Attempt, Fence, LockKey, Owner, Timestamp, Ttl};
+use forrst_lock::model::{Acquire, Acquired, Claim, Held, NotHeld, Wait, Withdrawn};
+use forrst_lock::{
+    Attempt, Caller, Fence, Fences, Lease, LockKey, LockStoreExt, Locks, Note, Owner, Share,
+    Timestamp, Ttl,
+};
 
-use super::clock::{Clock, Clocks, Reading, boot_id};
+use super::clock::{Clock, Reading, boot_id};
+use super::sqlite::FORMAT;
 use super::*;
+use crate::journal::Changes;
 
 fn name(key: &str) -> LockName {
     LockName::global(&LockKey::parse(key).unwrap())
 }
 
-fn claim(attempt: Option<&str>, ttl: Duration) -> Claim {
-    Claim {
-        owner: Owner::parse("a").unwrap(),
-        caller: None,
-        attempt: attempt.map(|attempt| Attempt::parse(attempt).unwrap()),
-        ticket: Ticket::random(),
-        ttl: Ttl::new(ttl).unwrap(),
-    }
+fn owner(owner: &str) -> Owner {
+    Owner::parse(owner).unwrap()
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-async fn try_take(store: &EmbeddedStore, key: &str, ttl: Duration) -> Result<Lease, StoreError> {
-    let command = Acquire {
-        claim: claim(None, ttl),
+/// A call of the owner `a` for some locks.
+fn call(locks: Locks, ttl: Duration) -> Acquire {
+    Acquire {
+        claim: Claim {
+            locks,
+            owner: owner("a"),
+            caller: None,
+            note: None,
+            attempt: None,
+            ttl: Ttl::new(ttl).unwrap(),
+        },
+        ticket: Ticket::random(),
+        node: None,
         wait: None,
-    };
-    match store.acquire(&name(key), command).await?.outcome {
+    }
+}
+
+fn call_for(key: &str) -> Acquire {
+    call(Locks::exclusive(name(key)), HOUR)
+}
+
+async fn try_take(store: &EmbeddedStore, key: &str, ttl: Duration) -> Result<Lease, StoreError> {
+    let acquire = call(Locks::exclusive(name(key)), ttl);
+    match store.acquire(acquire).await?.outcome {
         Acquired::Granted(lease) => Ok(lease),
         other => panic!("{key} should be free: {other:?}"),
     }
@@ -43,28 +61,52 @@ async fn take(store: &EmbeddedStore, key: &str, ttl: Duration) -> Lease {
     try_take(store, key, ttl).await.unwrap()
 }
 
+fn held(key: &str) -> Held {
+    Held {
+        name: name(key),
+        owner: owner("a"),
+        fence: None,
+    }
+}
+
 async fn release(store: &EmbeddedStore, key: &str) -> Result<Lease, NotHeld> {
-    let owner = Owner::parse("a").unwrap();
-    let command = Release { owner, fence: None };
-    store.release(&name(key), command).await.unwrap().outcome
+    store.release(held(key)).await.unwrap().outcome
 }
 
 async fn holder(store: &EmbeddedStore, key: &str) -> Option<Lease> {
     let answer = store.inspect(&name(key)).await.unwrap();
-    answer.outcome.map(|status| status.lease)
+    answer.outcome.holder().cloned()
 }
 
-fn start(journal: impl Journal + 'static, folder: Folder) -> Result<EmbeddedStore, EmbeddedError> {
-    let memory = ReleaseMemory::default();
-    EmbeddedStore::start_by(journal, Some(folder), machine_clocks(), memory)
+/// What tests do not wait for: a busy machine may delay anything.
+fn options(durability: Durability) -> EmbeddedOptions {
+    EmbeddedOptions {
+        durability,
+        timeout: Duration::from_secs(60),
+        ..EmbeddedOptions::default()
+    }
+}
+
+fn start(
+    journal: impl Journal,
+    start: Start,
+    folder: Folder,
+) -> Result<EmbeddedStore, EmbeddedError> {
+    let options = options(Durability::Process);
+    EmbeddedStore::start(journal, start, folder, &options, Secret::random())
+}
+
+fn load(folder: &Folder) -> (SqliteJournal, Start) {
+    let clocks = Box::new(MachineClocks::new());
+    super::load(folder, &options(Durability::Process), clocks).unwrap()
 }
 
 fn open(folder: &Path) -> EmbeddedStore {
-    EmbeddedStore::open(folder, Durability::Process).unwrap()
+    EmbeddedStore::open(folder, &options(Durability::Process)).unwrap()
 }
 
 #[tokio::test]
-async fn leases_releases_and_fences_survive() {
+async fn leases_and_fences_survive() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let kept = take(&store, "kept", HOUR).await;
@@ -78,10 +120,7 @@ async fn leases_releases_and_fences_survive() {
     let store = open(folder.path());
     assert_eq!(holder(&store, "kept").await, Some(kept));
     assert_eq!(holder(&store, "short").await, None);
-    assert_eq!(
-        release(&store, "released").await,
-        Err(NotHeld::AlreadyReleased { forced: false })
-    );
+    assert_eq!(holder(&store, "released").await, None);
     assert_eq!(holder(&store, "last").await, Some(last.clone()));
     assert!(take(&store, "short", HOUR).await.fence > last.fence);
 }
@@ -90,11 +129,9 @@ async fn leases_releases_and_fences_survive() {
 async fn a_repeated_attempt_gets_its_lease_across_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let acquire = async |store: EmbeddedStore| {
-        let command = Acquire {
-            claim: claim(Some("try 1"), HOUR),
-            wait: None,
-        };
-        store.acquire(&name("k"), command).await.unwrap().outcome
+        let mut acquire = call_for("k");
+        acquire.claim.attempt = Some(Attempt::parse("try 1").unwrap());
+        store.acquire(acquire).await.unwrap().outcome
     };
     let first = acquire(open(folder.path())).await;
     assert!(matches!(first, Acquired::Granted(_)));
@@ -114,18 +151,135 @@ async fn the_fence_of_a_lock_that_was_free_at_the_end_is_not_given_again() {
     }
 }
 
+#[tokio::test]
+async fn leases_of_every_kind_survive_with_all_they_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let limit = Share::limit(2).unwrap();
+    let set = [("a", Share::EXCLUSIVE), ("b", Share::SHARED), ("c", limit)];
+    let set = set.map(|(key, share)| (name(key), share)).to_vec();
+    let mut leases = Vec::new();
+    for locks in [
+        Locks::new(set).unwrap(),
+        Locks::one(name("b"), Share::SHARED),
+        Locks::one(name("c"), limit),
+        Locks::exclusive(name("d")),
+    ] {
+        let mut acquire = call(locks, HOUR);
+        acquire.claim.owner = Owner::parse("o\"wn\\er ü").unwrap();
+        acquire.claim.note = Some(Note::parse("for people").unwrap());
+        acquire.claim.caller = Some(Caller::parse("key 1").unwrap());
+        match store.acquire(acquire).await.unwrap().outcome {
+            Acquired::Granted(lease) => leases.push(lease),
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(store);
+    let store = open(folder.path());
+    for lease in &leases {
+        for name in lease.locks.names() {
+            let status = store.inspect(name).await.unwrap().outcome;
+            assert!(status.holders.contains(lease), "{lease:?} of {status:?}");
+        }
+    }
+    // It is one lease still: released by any of its keys, and as a whole.
+    let of_set = Held {
+        name: name("c"),
+        owner: leases[0].owner.clone(),
+        fence: Some(leases[0].fence),
+    };
+    let released = store.release(of_set).await.unwrap().outcome;
+    assert_eq!(released, Ok(leases[0].clone()));
+    drop(store);
+    let store = open(folder.path());
+    assert_eq!(holder(&store, "a").await, None);
+    assert_eq!(holder(&store, "b").await, Some(leases[1].clone()));
+    assert_eq!(holder(&store, "c").await, Some(leases[2].clone()));
+}
+
+#[tokio::test]
+async fn a_withdrawn_attempt_stays_so_across_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let attempt = Attempt::parse("try 1").unwrap();
+    let store = open(folder.path());
+    let key = name("k");
+    let withdrawn = store.withdraw(&key, owner("a"), attempt.clone()).await;
+    assert_eq!(withdrawn.unwrap().outcome, Withdrawn::Unknown);
+    drop(store);
+    let store = open(folder.path());
+    let mut acquire = call_for("k");
+    acquire.claim.attempt = Some(attempt);
+    let acquired = store.acquire(acquire).await.unwrap().outcome;
+    assert_eq!(acquired, Acquired::Withdrawn);
+}
+
+/// Grants until a fence has borrowed from the future, so that the time alone does not explain what comes after.
+async fn take_many(store: &EmbeddedStore, key: &str) -> Fence {
+    let mut last = None;
+    for _ in 0..300 {
+        let lease = take(store, key, HOUR).await;
+        assert!(Some(lease.fence) > last);
+        last = Some(lease.fence);
+        release(store, key).await.unwrap();
+    }
+    last.unwrap()
+}
+
+/// Seconds since 1970 at which fences by time have begun.
+const LATELY: u64 = Fences::EPOCH_MILLIS / 1000 + 1_000_000;
+
+#[tokio::test]
+async fn fences_go_on_after_the_folder_was_lost() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("store");
+    let clocks = SetClocks::default();
+    clocks.set(LATELY, 50, "boot");
+    let before = take_many(&open_at(&folder, &clocks, "boot"), "k").await;
+    // Within the same moment, the file knows.
+    let again = take_many(&open_at(&folder, &clocks, "boot"), "k").await;
+    assert!(again > before);
+    fs::remove_dir_all(&folder).unwrap();
+    clocks.set(LATELY + 1, 51, "boot");
+    let store = open_at(&folder, &clocks, "boot");
+    assert!(take(&store, "k", HOUR).await.fence > again);
+}
+
+#[tokio::test]
+async fn fences_go_on_after_an_old_backup_was_restored() {
+    let parent = tempfile::tempdir().unwrap();
+    let (folder, backup) = (parent.path().join("store"), parent.path().join("backup"));
+    let clocks = SetClocks::default();
+    clocks.set(LATELY, 50, "boot");
+    let store = open_at(&folder, &clocks, "boot");
+    take_many(&store, "k").await;
+    // As the documentation says, while the server runs.
+    fs::create_dir(&backup).unwrap();
+    let database = rusqlite::Connection::open(folder.join("locks.db")).unwrap();
+    let copy = backup.join("locks.db");
+    let vacuum = "VACUUM INTO ?";
+    database.execute(vacuum, [copy.to_str().unwrap()]).unwrap();
+    drop(database);
+    clocks.set(LATELY + 3600, 3650, "boot");
+    let last = take_many(&store, "k").await;
+    drop(store);
+    // An hour later, on another machine.
+    clocks.set(LATELY + 3601, 7, "another machine");
+    let store = open_at(&backup, &clocks, "another machine");
+    assert!(take_many(&store, "k").await > last);
+}
+
 #[test]
 fn a_second_process_is_told_who_has_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let _store = open(folder.path());
-    let error = EmbeddedStore::open(folder.path(), Durability::Full).unwrap_err();
+    let error = EmbeddedStore::open(folder.path(), &EmbeddedOptions::default()).unwrap_err();
     assert!(matches!(error, EmbeddedError::InUse { .. }));
     let pid = format!("pid {}", std::process::id());
     assert!(error.to_string().contains(&pid), "{error}");
 }
 
 fn open_error(folder: &Path) -> EmbeddedError {
-    EmbeddedStore::open(folder, Durability::Full).expect_err("should not open")
+    EmbeddedStore::open(folder, &EmbeddedOptions::default()).expect_err("should not open")
 }
 
 #[test]
@@ -162,20 +316,44 @@ fn a_damaged_store_is_refused_and_left_as_it_is() {
 
 #[test]
 fn a_row_that_makes_no_sense_is_damage() {
-    let folder = tempfile::tempdir().unwrap();
-    drop(open(folder.path()));
-    let file = folder.path().join("locks.db");
-    let database = rusqlite::Connection::open(&file).unwrap();
-    let row = "INSERT INTO locks (name, owner, fence, acquired_at, expires_at)
-               VALUES ('lock:k', 'a', -5, 0, 99999999999999)";
-    database.execute(row, []).unwrap();
-    drop(database);
-    let error = open_error(folder.path());
-    assert!(error.to_string().contains("lock:k"), "{error}");
+    let lease = |fence: i64, caller: &str, locks: &str| {
+        format!(
+            "INSERT INTO leases VALUES ('lock:k', {fence}, 'a', {caller}, NULL, NULL, 0, 99999999999999, {locks});"
+        )
+    };
+    let locks = |fence, locks: &str| lease(fence, "NULL", &format!("'{locks}'"));
+    for row in [
+        lease(5, "NULL", "'not JSON'"),
+        lease(-5, "NULL", "NULL"),
+        lease(0, "NULL", "NULL"),
+        lease(5, "''", "NULL"),
+        lease(5, "x'00'", "NULL"),
+        locks(5, r#"{"lock:other":"exclusive"}"#),
+        locks(5, r#"{"lock:a":"shared","lock:k":"shared"}"#),
+        locks(5, r#"{"lock:k":"both"}"#),
+        locks(5, r#"{"lock:k":0}"#),
+        lease(5, "NULL", "NULL") + &lease(6, "NULL", "NULL"),
+        locks(5, r#"{"lock:k":2}"#) + &locks(6, r#"{"lock:k":3}"#),
+        lease(5, "NULL", "NULL") + &locks(6, r#"{"lock:k":"shared","lock:other":"shared"}"#),
+        "INSERT INTO withdrawals VALUES ('lock:k', 'a', '', 0)".to_owned(),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        drop(open(folder.path()));
+        let file = folder.path().join("locks.db");
+        let database = rusqlite::Connection::open(&file).unwrap();
+        database.execute_batch(&row).unwrap();
+        drop(database);
+        let error = open_error(folder.path());
+        assert!(
+            matches!(error, EmbeddedError::Damaged { .. }),
+            "{row}: {error}"
+        );
+        assert!(error.to_string().contains("lock:k"), "{error}");
+    }
 }
 
 #[test]
-fn a_newer_format_and_a_foreign_database_are_refused() {
+fn another_format_and_a_foreign_database_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     drop(open(folder.path()));
     let file = folder.path().join("locks.db");
@@ -183,54 +361,31 @@ fn a_newer_format_and_a_foreign_database_are_refused() {
         let database = rusqlite::Connection::open(&file).unwrap();
         database.pragma_update(None, pragma, value).unwrap();
     };
-    set("user_version", 4);
+    set("user_version", FORMAT + 1);
     let error = open_error(folder.path());
-    assert!(matches!(
-        error,
-        EmbeddedError::NewerFormat {
-            found: 4,
-            known: 3,
-            ..
-        }
-    ));
-    set("user_version", 3);
+    assert!(
+        matches!(error, EmbeddedError::NewerFormat { found, known: FORMAT, .. } if found == FORMAT + 1),
+        "{error}"
+    );
+    for older in 1..FORMAT {
+        set("user_version", older);
+        let error = open_error(folder.path());
+        assert!(
+            matches!(error, EmbeddedError::OlderFormat { found, known: FORMAT, .. } if found == older),
+            "{error}"
+        );
+        assert!(
+            error.to_string().contains("move the folder away"),
+            "{error}"
+        );
+    }
+    set("user_version", FORMAT);
     drop(open(folder.path()));
     set("application_id", 7);
     assert!(matches!(
         open_error(folder.path()),
         EmbeddedError::Damaged { .. }
     ));
-}
-
-#[tokio::test]
-async fn a_file_of_an_older_format_is_brought_up_to_date() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let lease = take(&store, "kept", HOUR).await;
-    drop(store);
-    let file = folder.path().join("locks.db");
-    let second_format = "DROP VIEW held;
-        ALTER TABLE locks DROP COLUMN releases;
-        ALTER TABLE locks DROP COLUMN caller;
-        ALTER TABLE locks ADD COLUMN released_owner TEXT;
-        ALTER TABLE locks ADD COLUMN released_fence INTEGER;
-        ALTER TABLE locks ADD COLUMN released_until INTEGER;
-        ALTER TABLE locks ADD COLUMN caller TEXT;
-        CREATE VIEW held AS SELECT name FROM locks;
-        PRAGMA user_version = 2;";
-    let first_format = "ALTER TABLE locks DROP COLUMN caller; PRAGMA user_version = 1;";
-    for format in [
-        second_format.to_owned(),
-        format!("{second_format}{first_format}"),
-    ] {
-        let database = rusqlite::Connection::open(&file).unwrap();
-        database.execute_batch(&format).unwrap();
-        drop(database);
-        for _ in 0..2 {
-            let store = open(folder.path());
-            assert_eq!(holder(&store, "kept").await, Some(lease.clone()));
-        }
-    }
 }
 
 #[test]
@@ -246,9 +401,9 @@ fn an_interrupted_first_start_is_started_again() {
 async fn a_full_disk_is_an_error_that_leaves_nothing_half_done() {
     let folder = tempfile::tempdir().unwrap();
     let claimed = Folder::claim(folder.path()).unwrap();
-    let journal = SqliteJournal::open(&claimed, Durability::Process).unwrap();
+    let (journal, loaded) = load(&claimed);
     journal.limit_pages(20).unwrap();
-    let store = start(journal, claimed).unwrap();
+    let store = start(journal, loaded, claimed).unwrap();
     let kept = take(&store, "kept", HOUR).await;
     let filling = "x".repeat(400);
     let mut taken = Vec::new();
@@ -267,12 +422,11 @@ async fn a_full_disk_is_an_error_that_leaves_nothing_half_done() {
     assert!(try_take(&store, &failed, HOUR).await.is_err(), "still full");
     // Room is made.
     for lease in taken.iter().take(10) {
-        let owner = lease.owner.clone();
-        let command = Release { owner, fence: None };
-        drop(store.release(&lease.name, command).await);
         store
-            .force_release(&lease.name, ForceRelease::default())
+            .force_release(lease.name(), None)
             .await
+            .unwrap()
+            .outcome
             .unwrap();
     }
     drop(store);
@@ -389,25 +543,15 @@ fn after_a_reboot_time_is_never_before_the_last_commit() {
 /// A store of `folder` that reads these clocks.
 fn open_at(folder: &Path, clocks: &SetClocks, boot: &'static str) -> EmbeddedStore {
     let claimed = Folder::claim(folder).unwrap();
-    let journal = SqliteJournal::open(&claimed, Durability::Process).unwrap();
-    let clocks = clocks.clone();
-    let read = move || Box::new(TheseClocks(clocks.clone(), boot.to_owned())) as Box<dyn Clocks>;
-    EmbeddedStore::start_by(
-        journal,
-        Some(claimed),
-        Box::new(read),
-        ReleaseMemory::default(),
-    )
-    .unwrap()
+    let clocks = Box::new(TheseClocks(clocks.clone(), boot.to_owned()));
+    let options = options(Durability::Process);
+    let (journal, loaded) = super::load(&claimed, &options, clocks).unwrap();
+    start(journal, loaded, claimed).unwrap()
 }
 
 async fn extend(store: &EmbeddedStore, key: &str) -> Result<Lease, NotHeld> {
-    let command = Extend {
-        owner: Owner::parse("a").unwrap(),
-        fence: None,
-        ttl: Ttl::new(Duration::from_secs(10)).unwrap(),
-    };
-    store.extend(&name(key), command).await.unwrap().outcome
+    let ttl = Ttl::new(Duration::from_secs(10)).unwrap();
+    store.extend(held(key), ttl).await.unwrap().outcome
 }
 
 #[tokio::test]
@@ -435,7 +579,47 @@ async fn after_a_reboot_with_a_slow_clock_an_expired_lease_is_not_extended() {
     extend(&store, "k").await.unwrap();
 }
 
-/// What somebody was told before the reboot stays true after it.
+#[tokio::test]
+async fn an_owner_with_several_uncertain_leases_has_to_name_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let clocks = SetClocks::default();
+    clocks.set(1_000, 50, "first");
+    let store = open_at(folder.path(), &clocks, "first");
+    let shared = || call(Locks::one(name("k"), Share::SHARED), HOUR);
+    for _ in 0..2 {
+        let acquired = store.acquire(shared()).await.unwrap().outcome;
+        assert!(matches!(acquired, Acquired::Granted(_)), "{acquired:?}");
+    }
+    drop(store);
+    clocks.set(900, 5, "second");
+    let store = open_at(folder.path(), &clocks, "second");
+    assert_eq!(extend(&store, "k").await, Err(NotHeld::Ambiguous));
+    let one = holder(&store, "k").await.unwrap();
+    let held = Held {
+        fence: Some(one.fence),
+        ..held("k")
+    };
+    let ttl = Ttl::new(HOUR).unwrap();
+    let extended = store.extend(held, ttl).await.unwrap().outcome;
+    assert_eq!(extended, Err(NotHeld::NotFound));
+}
+
+#[tokio::test]
+async fn a_new_store_is_past_the_fences_of_a_lost_one_whose_clock_was_ahead() {
+    let (lost, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let clocks = SetClocks::default();
+    clocks.set(1_800_000_000, 50, "boot");
+    let store = open_at(lost.path(), &clocks, "boot");
+    // The lost one began with the margin, too.
+    clocks.set(1_800_000_050, 150, "boot");
+    let before = take(&store, "k", HOUR).await;
+    drop(store);
+    let store = open_at(new.path(), &clocks, "boot");
+    let after = take(&store, "k", HOUR).await;
+    assert!(after.fence > before.fence, "{after:?} {before:?}");
+}
+
+/// What was answered before the reboot stays true after it.
 #[tokio::test]
 async fn a_lease_that_was_shown_as_expired_is_not_revived_by_a_reboot() {
     for is_look in [true, false] {
@@ -474,8 +658,11 @@ fn a_boot_that_is_not_known_is_random_and_the_same_for_the_whole_process() {
 async fn a_torn_write_loses_only_what_was_not_answered() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    for key in 0..20 {
-        take(&store, &format!("before {key}"), HOUR).await;
+    let mut last = take(&store, "before", HOUR).await;
+    for key in 1..20 {
+        let lease = take(&store, &format!("before {key}"), HOUR).await;
+        // Keys of different partitions may have the same fence.
+        last.fence = last.fence.max(lease.fence);
     }
     let wal = folder.path().join("locks.db-wal");
     let before = fs::read(&wal).unwrap();
@@ -489,16 +676,13 @@ async fn a_torn_write_loses_only_what_was_not_answered() {
         fs::write(copy.path().join("locks.db"), &database).unwrap();
         fs::write(copy.path().join("locks.db-wal"), &after[..length]).unwrap();
         let claimed = Folder::claim(copy.path()).unwrap();
-        let mut journal = SqliteJournal::open(&claimed, Durability::Process).unwrap();
-        let snapshot = journal.load().unwrap();
-        let has_torn = snapshot.keys.iter().any(|entry| entry.name == torn.name);
-        assert_eq!(
-            snapshot.keys.len(),
-            20 + usize::from(has_torn),
-            "cut at {length}"
-        );
-        let expected = torn.fence.number() - u64::from(!has_torn);
-        assert_eq!(snapshot.last_fence, Fence::new(expected), "cut at {length}");
+        let (_, loaded) = load(&claimed);
+        let has_torn = loaded.table.get(torn.name()).is_some();
+        let held = 20 + usize::from(has_torn);
+        assert_eq!(loaded.table.held(), held, "cut at {length}");
+        let fences = [Some(last.fence), has_torn.then_some(torn.fence)];
+        let last = fences.into_iter().max().flatten();
+        assert_eq!(loaded.last_fence, last, "cut at {length}");
         has_torn
     };
     assert!(!check(before.len()));
@@ -511,50 +695,82 @@ async fn a_torn_write_loses_only_what_was_not_answered() {
     });
 }
 
+fn rows(folder: &Path) -> i64 {
+    let database = rusqlite::Connection::open(folder.join("locks.db")).unwrap();
+    let count = "SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM withdrawals)";
+    database.query_row(count, [], |row| row.get(0)).unwrap()
+}
+
 #[tokio::test]
-async fn a_release_is_forgotten_in_the_file_too() {
-    // Its row is made old by hand.
+async fn what_is_over_leaves_no_row() {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    take(&store, "k", HOUR).await;
-    release(&store, "k").await.unwrap();
+    let clocks = SetClocks::default();
+    clocks.set(1_000, 50, "boot");
+    let store = open_at(folder.path(), &clocks, "boot");
+    for key in ["released", "expired", "left", "settled"] {
+        take(&store, key, Duration::from_secs(10)).await;
+    }
+    let attempt = Attempt::parse("try").unwrap();
+    let key = name("withdrawn");
+    let withdrawn = store.withdraw(&key, owner("a"), attempt).await.unwrap();
+    assert_eq!(withdrawn.outcome, Withdrawn::Unknown);
+    release(&store, "released").await.unwrap();
+    assert_eq!(rows(folder.path()), 4);
+    clocks.set(1_010, 60, "boot");
+    store.settle(&name("settled")).await.unwrap();
+    store.sweep(2).await.unwrap();
+    assert_eq!(
+        rows(folder.path()),
+        1,
+        "the withdrawal is remembered longer"
+    );
+    clocks.set(1_100, 150, "boot");
+    store.sweep(10).await.unwrap();
+    assert_eq!(rows(folder.path()), 0);
+    take(&store, "k", Duration::from_secs(10)).await;
     drop(store);
-    let file = folder.path().join("locks.db");
-    let database = rusqlite::Connection::open(&file).unwrap();
-    let old = i64::try_from(ReleaseMemory::default().as_duration().as_millis()).unwrap();
-    let sql = "UPDATE locks SET releases =
-                   json_set(releases, '$[0][2]', json_extract(releases, '$[0][2]') - ?)";
-    assert_eq!(database.execute(sql, [old]).unwrap(), 1);
-    drop(database);
-    let store = open(folder.path());
-    assert_eq!(release(&store, "k").await, Err(NotHeld::NotFound));
-    store.expire(10).await.unwrap();
-    drop(store);
-    let database = rusqlite::Connection::open(&file).unwrap();
-    let rows: i64 = database
-        .query_row("SELECT count(*) FROM locks", [], |row| row.get(0))
-        .unwrap();
-    assert_eq!(rows, 0);
+    // A lease that ran out while nobody was there.
+    clocks.set(1_200, 250, "boot");
+    let store = open_at(folder.path(), &clocks, "boot");
+    assert_eq!(rows(folder.path()), 1);
+    store.sweep(10).await.unwrap();
+    assert_eq!(rows(folder.path()), 0);
 }
 
 /// A journal on a disk that can be taken away.
 struct Flaky {
     journal: SqliteJournal,
-    is_away: Arc<std::sync::atomic::AtomicBool>,
-    commits: Arc<std::sync::atomic::AtomicUsize>,
+    disk: Disk,
+}
+
+#[derive(Clone, Default)]
+struct Disk {
+    is_away: Arc<AtomicBool>,
+    commits: Arc<AtomicUsize>,
+}
+
+impl Disk {
+    fn take_away(&self) {
+        self.is_away.store(true, Ordering::SeqCst);
+    }
+
+    fn bring_back(&self) {
+        self.is_away.store(false, Ordering::SeqCst);
+    }
 }
 
 impl Journal for Flaky {
-    fn load(&mut self) -> Result<super::journal::Snapshot, EmbeddedError> {
-        self.journal.load()
+    type Error = EmbeddedError;
+
+    fn now(&self) -> Timestamp {
+        self.journal.now()
     }
 
-    fn commit(&mut self, changes: &super::journal::Changes<'_>) -> Result<(), EmbeddedError> {
-        if self.is_away.load(std::sync::atomic::Ordering::SeqCst) {
+    fn commit(&mut self, changes: &Changes<'_>) -> Result<Timestamp, EmbeddedError> {
+        if self.disk.is_away.load(Ordering::SeqCst) {
             return Err(rusqlite::Error::ExecuteReturnedResults.into());
         }
-        self.commits
-            .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        self.disk.commits.fetch_add(1, Ordering::SeqCst);
         self.journal.commit(changes)
     }
 
@@ -565,27 +781,31 @@ impl Journal for Flaky {
     fn tidy(&mut self) {}
 }
 
+/// A store on a disk that can be taken away.
+fn open_flaky(folder: &Path) -> (EmbeddedStore, Disk) {
+    let claimed = Folder::claim(folder).unwrap();
+    let (journal, loaded) = load(&claimed);
+    let disk = Disk::default();
+    let journal = Flaky {
+        journal,
+        disk: disk.clone(),
+    };
+    (start(journal, loaded, claimed).unwrap(), disk)
+}
+
 #[tokio::test]
 async fn health_makes_no_commit_and_notices_a_store_that_cannot_write() {
     let folder = tempfile::tempdir().unwrap();
-    let claimed = Folder::claim(folder.path()).unwrap();
-    let is_away = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let commits = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let journal = Flaky {
-        journal: SqliteJournal::open(&claimed, Durability::Full).unwrap(),
-        is_away: is_away.clone(),
-        commits: commits.clone(),
-    };
-    let store = start(journal, claimed).unwrap();
+    let (store, disk) = open_flaky(folder.path());
     for _ in 0..300 {
         store.health().await.unwrap();
     }
-    let made = commits.load(std::sync::atomic::Ordering::SeqCst);
+    let made = disk.commits.load(Ordering::SeqCst);
     assert_eq!(made, 0, "commits for 300 looks at the store's health");
-    is_away.store(true, std::sync::atomic::Ordering::SeqCst);
+    disk.take_away();
     assert!(try_take(&store, "k", HOUR).await.is_err());
     assert!(store.health().await.is_err());
-    is_away.store(false, std::sync::atomic::Ordering::SeqCst);
+    disk.bring_back();
     store.health().await.unwrap();
     take(&store, "k", HOUR).await;
 }
@@ -612,28 +832,43 @@ async fn health_notices_that_another_program_keeps_the_database_locked() {
 }
 
 #[tokio::test]
+async fn another_program_that_writes_costs_no_waiter_its_position() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    take(&store, "k", HOUR).await;
+    let mut waiting = call_for("k");
+    waiting.wait = Some(Wait {
+        timeout: HOUR,
+        max_queue: 10,
+        again: None,
+    });
+    let queued = store.acquire(waiting).await.unwrap().outcome;
+    assert!(matches!(queued, Acquired::Queued { .. }), "{queued:?}");
+    let database = rusqlite::Connection::open(folder.path().join("locks.db")).unwrap();
+    database.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let released = store.release(held("k")).await;
+    assert!(
+        matches!(released, Err(StoreError::MaybeDone(_))),
+        "{released:?}"
+    );
+    assert_eq!(store.queue(&name("k"), 10).await.unwrap().outcome.len(), 1);
+    database.execute_batch("ROLLBACK").unwrap();
+    release(&store, "k").await.unwrap();
+    assert_eq!(store.queue(&name("k"), 10).await.unwrap().outcome.len(), 0);
+}
+
+#[tokio::test]
 async fn a_call_that_is_given_up_is_undone_even_if_the_disk_fails_meanwhile() {
     let folder = tempfile::tempdir().unwrap();
-    let claimed = Folder::claim(folder.path()).unwrap();
-    let is_away = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let journal = Flaky {
-        journal: SqliteJournal::open(&claimed, Durability::Process).unwrap(),
-        is_away: is_away.clone(),
-        commits: Arc::default(),
-    };
-    let store = start(journal, claimed).unwrap();
-    let call = claim(None, HOUR);
+    let (store, disk) = open_flaky(folder.path());
+    let call = call_for("k");
     let ticket = call.ticket;
-    let command = Acquire {
-        claim: call,
-        wait: None,
-    };
-    store.acquire(&name("k"), command).await.unwrap();
-    is_away.store(true, std::sync::atomic::Ordering::SeqCst);
+    store.acquire(call).await.unwrap();
+    disk.take_away();
     store.abandon(&name("k"), ticket);
     assert!(store.health().await.is_err());
     assert!(holder(&store, "k").await.is_some());
-    is_away.store(false, std::sync::atomic::Ordering::SeqCst);
+    disk.bring_back();
     // Nobody asks for it again: it is owed.
     for _ in 0..200 {
         if holder(&store, "k").await.is_none() {
@@ -716,28 +951,15 @@ async fn a_folder_with_files_of_others_keeps_its_mode() {
 #[tokio::test]
 async fn closing_waits_until_calls_that_were_given_up_are_rolled_back() {
     let folder = tempfile::tempdir().unwrap();
-    let claimed = Folder::claim(folder.path()).unwrap();
-    let is_away = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let journal = Flaky {
-        journal: SqliteJournal::open(&claimed, Durability::Process).unwrap(),
-        is_away: is_away.clone(),
-        commits: Arc::default(),
-    };
-    let store = start(journal, claimed).unwrap();
-    let lease = take(&store, "k", HOUR).await;
-    let call = claim(Some("again"), HOUR);
+    let (store, disk) = open_flaky(folder.path());
+    let call = call_for("k");
     let ticket = call.ticket;
-    release(&store, "k").await.unwrap();
-    let command = Acquire {
-        claim: call,
-        wait: None,
-    };
-    store.acquire(&lease.name, command).await.unwrap();
-    is_away.store(true, std::sync::atomic::Ordering::SeqCst);
-    store.abandon(&lease.name, ticket);
+    store.acquire(call).await.unwrap();
+    disk.take_away();
+    store.abandon(&name("k"), ticket);
     let back = async {
         assert!(store.health().await.is_err());
-        is_away.store(false, std::sync::atomic::Ordering::SeqCst);
+        disk.bring_back();
     };
     tokio::join!(store.close(), back);
     assert!(holder(&store, "k").await.is_none());

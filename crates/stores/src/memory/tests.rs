@@ -1,7 +1,8 @@
+use std::sync::Arc;
 use std::time::Duration;
 
-use forrst_lock::state::{Claim, ReleaseMemory};
-use forrst_lock::{LockKey, Owner, Ttl};
+use forrst_lock::model::{Acquire, Acquired, Claim, Held, Transition};
+use forrst_lock::{Lease, LockKey, NotHeld, Owner, Timestamp, Ttl, Wake};
 
 use super::*;
 
@@ -10,22 +11,35 @@ fn name(key: &str) -> LockName {
 }
 
 fn acquire(store: &MemoryStore, key: &str) -> Acquired {
-    let claim = Claim {
-        owner: Owner::parse("a").unwrap(),
-        caller: None,
-        attempt: None,
+    let acquire = Acquire {
+        claim: Claim {
+            locks: Locks::exclusive(name(key)),
+            owner: Owner::parse("a").unwrap(),
+            caller: None,
+            note: None,
+            attempt: None,
+            ttl: Ttl::new(Duration::from_secs(5)).unwrap(),
+        },
         ticket: Ticket(1),
-        ttl: Ttl::new(Duration::from_secs(5)).unwrap(),
+        node: None,
+        wait: None,
     };
-    let command = Acquire { claim, wait: None };
-    store.run(&name(key), command).outcome
+    match store.run(&Command::Acquire(acquire)).outcome {
+        Outcome::Acquired(acquired) => acquired,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn release(store: &MemoryStore, key: &str) -> Result<Lease, NotHeld> {
-    let owner = Owner::parse("a").unwrap();
-    store
-        .run(&name(key), Release { owner, fence: None })
-        .outcome
+    let held = Held {
+        name: name(key),
+        owner: Owner::parse("a").unwrap(),
+        fence: None,
+    };
+    match store.run(&Command::Release(held)).outcome {
+        Outcome::Lease(lease) => lease,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn cycle(store: &MemoryStore, key: &str) {
@@ -39,12 +53,14 @@ fn remembered(store: &MemoryStore) -> usize {
 
 #[test]
 fn the_last_fence_is_the_last() {
-    let store = MemoryStore::with_last_fence(Fence::MAX.number() - 1, ReleaseMemory::default());
+    let store = MemoryStore::with_last_fence(
+        Fence::new(Fence::MAX.number() - 1),
+        ReleaseMemory::default(),
+    );
     let Acquired::Granted(lease) = acquire(&store, "a") else {
         panic!("one is left");
     };
     assert_eq!(lease.fence, Fence::MAX);
-    assert_eq!(acquire(&store, "b"), Acquired::FencesExhausted);
     assert!(release(&store, "a").is_ok());
     assert_eq!(acquire(&store, "a"), Acquired::FencesExhausted);
 }
@@ -57,10 +73,8 @@ async fn released_keys_are_forgotten_in_time() {
     }
     assert_eq!(remembered(&store), 1_000);
     tokio::time::advance(ReleaseMemory::default().as_duration()).await;
-    for _ in 0..100 {
-        store.expire(1_000).await.unwrap();
-    }
-    assert_eq!(remembered(&store), 0);
+    store.sweep(1_000).await.unwrap();
+    assert_eq!(remembered(&store), 0, "an idle store forgets in one sweep");
 }
 
 #[test]
@@ -69,7 +83,7 @@ fn released_keys_do_not_fill_the_memory() {
     for key in 0..300_000 {
         cycle(&store, &key.to_string());
     }
-    let most = SHARDS * (MAX_REMEMBERED_PER_SHARD + 1);
+    let most = SHARDS * (MOST_REMEMBERED_PER_SHARD.releases + 1);
     assert!(remembered(&store) <= most, "{}", remembered(&store));
 }
 
@@ -100,4 +114,33 @@ fn asking_about_free_locks_leaves_nothing_behind() {
     }
     assert_eq!(remembered(&store), 0);
     assert_eq!(store.held(), 0);
+}
+
+#[tokio::test]
+async fn a_message_reaches_every_node() {
+    #[derive(Debug, Default)]
+    struct Hears(std::sync::Mutex<Vec<u8>>);
+
+    impl Node for Hears {
+        fn wake(&self, _: Ticket, _: Wake) -> bool {
+            false
+        }
+
+        fn changed(&self, _: &Transition, _: Timestamp) {}
+
+        fn message(&self, message: &[u8]) {
+            self.0.lock().unwrap().extend(message);
+        }
+    }
+
+    let store = MemoryStore::new();
+    let nodes = [(); 2].map(|()| Arc::new(Hears::default()));
+    for node in &nodes {
+        let weak: Weak<Hears> = Arc::downgrade(node);
+        store.subscribe(weak);
+    }
+    store.broadcast(b"cancel 7").await.unwrap();
+    for node in &nodes {
+        assert_eq!(*node.0.lock().unwrap(), b"cancel 7");
+    }
 }

@@ -28,24 +28,24 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 ///
 /// It is used for one connection (in a cluster, for one to each server), until that breaks. fred could connect anew by
 /// itself, but not when its task has ended or hangs, and it miscounts what it has yet to write when it is started twice.
-pub(super) struct Driven {
+pub(super) struct RunningClient {
     pub(super) client: Client,
     task: ConnectHandle,
 }
 
-impl Driven {
+impl RunningClient {
     /// Connects, and does not hang where nobody answers.
     pub(super) async fn connect(builder: &Builder) -> Result<Self, FredError> {
         let client = builder.build()?;
         let task = client.connect();
-        let mut driven = Self { client, task };
-        while !driven.client.is_connected() {
-            if driven.task.is_finished() {
-                return Err(driven.ended().await);
+        let mut running = Self { client, task };
+        while !running.client.is_connected() {
+            if running.task.is_finished() {
+                return Err(running.ended().await);
             }
             sleep(Duration::from_millis(2)).await;
         }
-        Ok(driven)
+        Ok(running)
     }
 
     /// The same after one that broke, for as long as it takes.
@@ -54,7 +54,7 @@ impl Driven {
         loop {
             sleep(pause).await;
             match Self::connect(builder).await {
-                Ok(driven) => return driven,
+                Ok(running) => return running,
                 Err(error) => tracing::debug!(%error, "cannot connect to Redis"),
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -70,7 +70,7 @@ impl Driven {
     }
 }
 
-impl Drop for Driven {
+impl Drop for RunningClient {
     fn drop(&mut self) {
         self.task.abort();
     }

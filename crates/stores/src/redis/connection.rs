@@ -11,7 +11,7 @@ use fred::types::config::{Options, Server};
 use fred::types::{Builder, ClusterHash, CustomCommand, Value};
 use tokio::sync::{Notify, watch};
 
-use super::connect::{Driven, remember_servers};
+use super::connect::{RunningClient, remember_servers};
 use super::script::Script;
 
 pub(super) const NOT_CONNECTED: &str = "not connected to Redis";
@@ -44,20 +44,24 @@ pub(super) struct Connection {
 }
 
 /// Makes a new connection whenever one breaks or is given up. Works until the store is gone.
-pub(super) async fn keep(connection: Arc<Connection>, mut builder: Builder, mut driven: Driven) {
+pub(super) async fn keep(
+    connection: Arc<Connection>,
+    mut builder: Builder,
+    mut running: RunningClient,
+) {
     loop {
         tokio::select! {
-            error = driven.ended() => tracing::warn!(%error, "the connection to Redis has ended"),
+            error = running.ended() => tracing::warn!(%error, "the connection to Redis has ended"),
             () = connection.given_up.notified() => {
                 tracing::warn!("Redis does not answer: connecting anew");
             }
         }
         connection.set(None);
-        remember_servers(&mut builder, &driven.client);
-        drop(driven);
-        driven = Driven::connect_again(&builder).await;
-        tracing::info!(servers = ?driven.client.active_connections(), "connected to Redis");
-        connection.set(Some(driven.client.clone()));
+        remember_servers(&mut builder, &running.client);
+        drop(running);
+        running = RunningClient::connect_again(&builder).await;
+        tracing::info!(servers = ?running.client.active_connections(), "connected to Redis");
+        connection.set(Some(running.client.clone()));
     }
 }
 
@@ -210,11 +214,33 @@ fn has_prefix(error: &FredError, prefix: &str) -> bool {
 
 /// Whether a command that failed may have run all the same.
 pub(super) fn store_error(error: FredError) -> StoreError {
+    let was_not_sent = error.details() == NOT_CONNECTED;
     // One that went to the wrong server of a cluster was sent back.
     let is_redirected = *error.kind() == ErrorKind::Routing;
-    if is_redirected || REFUSALS.iter().any(|prefix| has_prefix(&error, prefix)) {
+    if was_not_sent || is_redirected || REFUSALS.iter().any(|prefix| has_prefix(&error, prefix)) {
         StoreError::NotDone(Box::new(error))
     } else {
         StoreError::MaybeDone(Box::new(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_cannot_have_run_is_not_done() {
+        let not_connected = FredError::new(ErrorKind::Canceled, NOT_CONNECTED);
+        let refused = FredError::new(ErrorKind::Unknown, "NOSCRIPT for a reason");
+        let redirected = FredError::new(ErrorKind::Routing, "MOVED");
+        for error in [not_connected, refused, redirected] {
+            let error = store_error(error);
+            assert!(matches!(error, StoreError::NotDone(_)), "{error:?}");
+        }
+        // fred cancels commands that it has sent, too.
+        for kind in [ErrorKind::Canceled, ErrorKind::Timeout, ErrorKind::IO] {
+            let error = store_error(FredError::new(kind, "the connection was closed"));
+            assert!(matches!(error, StoreError::MaybeDone(_)), "{error:?}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use fred::util::redis_keyslot;
 const PARTITIONS: u16 = 64;
 
 /// What is written under a prefix. Changes with everything that an older version would not understand.
-pub(super) const FORMAT: &str = "2";
+pub(super) const FORMAT: &str = "3";
 
 #[derive(Debug)]
 pub(super) struct Keyspace {

@@ -1,10 +1,12 @@
-//! What the store, its listener and its clean-up share: steps, and news for those who wait.
+//! What the store, its listener and its rollbacks share: steps, and what they tell the node.
 
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use forrst_lock::state::{Abandon, Acquired, Claim, NotHeld};
-use forrst_lock::{Caller, Lease, LockName, StoreError, Ticket, Timestamp, Waiter, Wake};
+use forrst_lock::model::{Abandoned, Acquire, Acquired, Claim, NotHeld, Wake};
+use forrst_lock::{
+    Answer, Attempt, Caller, Fence, Lease, LockName, Nodes, Note, StoreError, Ticket,
+};
 use fred::types::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -12,15 +14,17 @@ use tokio::time::Instant;
 use super::connection::{Connection, NOT_CONNECTED};
 use super::keyspace::{Keyspace, ticket_text};
 use super::replication::Replication;
-use super::reply::Parts;
+use super::reply::{Parts, soon};
 use super::script::{Script, Scripts};
-use super::waiters::{Place, Waiters};
+use super::waiters::Waiters;
 
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) connection: Arc<Connection>,
     pub(super) keyspace: Keyspace,
     pub(super) scripts: Scripts,
+    /// Who is notified in this process.
+    pub(super) nodes: Nodes,
     pub(super) waiters: Waiters,
     /// This process, among all that share the store.
     pub(super) node: String,
@@ -29,38 +33,24 @@ pub(super) struct Link {
     pub(super) timeout: Duration,
     /// Why this Redis must not grant anything as it is set up.
     pub(super) refusal: RwLock<Option<String>>,
-    pub(super) undo: mpsc::UnboundedSender<(LockName, Abandon)>,
-    /// How many calls are yet to be undone.
-    pub(super) undoing: watch::Sender<usize>,
-}
-
-/// The answer to one step, after others have heard what concerns them.
-#[derive(Debug)]
-pub(super) struct Reply {
-    pub(super) outcome: Parts,
-    pub(super) now: Timestamp,
-    pub(super) expired: Option<Lease>,
-}
-
-/// What came of asking for a lock.
-pub(super) enum Asked {
-    Answered(Acquired),
-    Queued(Acquired, Place),
-    /// The wait is over.
-    Woken(Wake),
-    /// This call was given up before it arrived.
-    Undone,
+    pub(super) rollbacks: mpsc::UnboundedSender<(LockName, Ticket)>,
+    /// How many calls are yet to be rolled back.
+    pub(super) pending_rollbacks: watch::Sender<usize>,
 }
 
 impl Link {
-    /// Runs one script. Its answer may bring news for others, so it is read even when the caller has gone away.
+    /// Runs one script, and notifies the node of what it has done. Its answer may concern others, so it is read even when
+    /// the caller has gone away.
+    ///
+    /// A transition is reported here and nowhere else: by the node that made the step, also where it is a grant to a
+    /// waiter of another node.
     pub(super) async fn step(
         self: &Arc<Self>,
         script: fn(&Scripts) -> &Script,
         name: &LockName,
         ticket: Option<Ticket>,
         arguments: Vec<Value>,
-    ) -> Result<Reply, StoreError> {
+    ) -> Result<Answer<Parts>, StoreError> {
         self.check()?;
         let (link, name) = (self.clone(), name.clone());
         let task = tokio::spawn(async move {
@@ -79,25 +69,20 @@ impl Link {
             let mut answer = Parts::of(answer.await?);
             let now = answer.time()?;
             let outcome = answer.parts();
-            let mut expired = answer.parts();
-            let expired = match expired.is_empty() {
-                true => None,
-                false => Some(expired.lease(&name)?),
-            };
+            for transition in answer.parts() {
+                let transition = Parts::of(transition).transition(&name)?;
+                link.nodes.changed(&transition, now);
+            }
             for news in answer.parts() {
                 let (ticket, wake) = Parts::of(news).news(&name)?;
                 match wake {
                     Wake::Granted(lease) if link.replication.is_some() => {
-                        link.confirm(name.clone(), ticket, lease);
+                        link.confirm(name.clone(), ticket, lease.fence);
                     }
-                    wake => link.tell(&name, ticket, wake),
+                    wake => link.tell(&name, ticket, &wake),
                 }
             }
-            Ok(Reply {
-                outcome,
-                now,
-                expired,
-            })
+            Ok(Answer { outcome, now })
         });
         task.await
             .unwrap_or_else(|error| Err(StoreError::MaybeDone(Box::new(error))))
@@ -125,95 +110,59 @@ impl Link {
         }
     }
 
-    /// Asks for a lock. `place` is where this call stood in the queue before it was missing there.
+    /// Asks for the lock of a claim that this store can grant, or for its old position in the queue.
     pub(super) async fn ask(
         self: &Arc<Self>,
-        name: &LockName,
-        claim: &Claim,
-        wait: Option<(Duration, usize)>,
-        place: Option<Place>,
-    ) -> Result<(Asked, Reply), StoreError> {
+        acquire: &Acquire,
+    ) -> Result<Answer<Acquired>, StoreError> {
         self.check_set_up()?;
         let since = Instant::now();
-        let number = |number: Option<u128>| number.map_or_else(String::new, |n| n.to_string());
-        let attempt = claim
-            .attempt
-            .as_ref()
-            .map_or("", |attempt| attempt.as_str());
-        let arguments = vec![
-            Value::from(claim.owner.as_str()),
-            Value::from(attempt),
-            Value::from(ticket_text(claim.ticket)),
-            Value::from(claim.ttl.as_duration().as_millis().to_string()),
-            Value::from(number(wait.map(|(timeout, _)| timeout.as_millis()))),
-            Value::from(number(wait.map(|(_, max_ahead)| max_ahead as u128))),
-            Value::from(number(place.map(|place| u128::from(place.seq)))),
-            Value::from(number(
-                place.map(|place| u128::from(place.until.as_millis())),
-            )),
-            Value::from(claim.caller.as_ref().map_or("", Caller::as_str)),
-        ];
+        let (name, ticket) = (acquire.claim.locks.first(), acquire.ticket);
         let mut reply = self
-            .step(|all| &all.acquire, name, Some(claim.ticket), arguments)
+            .step(|all| &all.acquire, name, Some(ticket), arguments(acquire))
             .await?;
-        let outcome = &mut reply.outcome;
-        let asked = match outcome.text("outcome")?.as_str() {
-            "granted" => {
-                let lease = outcome.lease(name)?;
-                self.until_replicated(&lease, since).await?;
-                Asked::Answered(Acquired::Granted(lease))
-            }
-            "held" => Asked::Answered(Acquired::Held {
-                expires_at: outcome.time()?,
-            }),
-            "full" => Asked::Answered(Acquired::QueueFull {
-                expires_at: outcome.time()?,
-            }),
-            "queued" => {
-                let queued = Acquired::Queued {
-                    expires_at: outcome.time()?,
-                };
-                let place = Place {
-                    seq: outcome.number("place")?,
-                    until: outcome.time()?,
-                };
-                Asked::Queued(queued, place)
-            }
-            "exhausted" => Asked::Answered(Acquired::FencesExhausted),
-            "superseded" => Asked::Woken(Wake::Superseded),
-            "timed_out" => Asked::Woken(Wake::TimedOut),
-            _ => Asked::Undone,
+        let Some(outcome) = reply.outcome.acquired(name, ticket)? else {
+            return Err(StoreError::NotDone("the call was abandoned".into()));
         };
-        Ok((asked, reply))
+        if let Acquired::Granted(lease) = &outcome {
+            self.until_replicated(lease, since).await?;
+        }
+        Ok(Answer {
+            outcome,
+            now: reply.now,
+        })
     }
 
-    /// Tells a waiter of this process, if it is still there and nobody is asking about it.
-    pub(super) fn tell(&self, name: &LockName, ticket: Ticket, wake: Wake) {
-        if let Some(waiter) = self.waiters.remove_if_idle(ticket) {
-            self.wake(name, ticket, Some(waiter), wake);
+    /// Wakes a call of this process, if it still waits and Redis is not just being asked about it.
+    pub(super) fn tell(&self, name: &LockName, ticket: Ticket, wake: &Wake) {
+        if self.waiters.remove_if_idle(ticket) {
+            self.wake(name, ticket, true, wake);
         }
     }
 
     /// A grant that nobody hears goes back.
-    fn wake(&self, name: &LockName, ticket: Ticket, waiter: Option<Waiter>, wake: Wake) {
-        let is_grant = matches!(wake, Wake::Granted(_));
-        let is_heard = waiter.is_some_and(|waiter| waiter.wake(wake));
-        if is_grant && !is_heard {
+    fn wake(&self, name: &LockName, ticket: Ticket, is_there: bool, wake: &Wake) {
+        let is_heard = is_there && self.nodes.wake(ticket, wake);
+        if !is_heard && matches!(wake, Wake::Granted(_)) {
             self.abandon(name, ticket);
         }
     }
 
     /// One of this node's waiters was handed a lock by another node: Redis hears that we know, and then the waiter does.
-    pub(super) fn confirm(self: &Arc<Self>, name: LockName, ticket: Ticket, lease: Lease) {
+    pub(super) fn confirm(self: &Arc<Self>, name: LockName, ticket: Ticket, fence: Fence) {
         if self.waiters.ask_about(ticket).is_none() {
             return;
         }
         let link = self.clone();
         tokio::spawn(async move {
-            match link.confirmed(&name, &lease).await {
+            match link
+                .confirmed(&name, fence)
+                .await
+                .map(|answer| answer.outcome)
+            {
                 Ok(Ok(lease)) => {
-                    let waiter = link.waiters.remove(ticket);
-                    link.wake(&name, ticket, waiter, Wake::Granted(lease));
+                    let is_there = link.waiters.remove(ticket);
+                    link.wake(&name, ticket, is_there, &Wake::Granted(lease));
                 }
                 // Somebody ended it, or it ran out, before its owner knew of it: its place is asked for again at once.
                 Ok(Err(_)) => {
@@ -226,19 +175,22 @@ impl Link {
         });
     }
 
-    async fn confirmed(
+    pub(super) async fn confirmed(
         self: &Arc<Self>,
         name: &LockName,
-        lease: &Lease,
-    ) -> Result<Result<Lease, NotHeld>, StoreError> {
+        fence: Fence,
+    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
         let since = Instant::now();
-        let fence = lease.fence.number().to_string();
-        let reply = self.step(|all| &all.confirm, name, None, vec![Value::from(fence)]);
-        let held = reply.await?.outcome.held(name)?;
-        if let Ok(lease) = &held {
+        let arguments = vec![fence_text(Some(fence))];
+        let mut reply = self.step(|all| &all.confirm, name, None, arguments).await?;
+        let outcome = reply.outcome.held(name)?;
+        if let Ok(lease) = &outcome {
             self.until_replicated(lease, since).await?;
         }
-        Ok(held)
+        Ok(Answer {
+            outcome,
+            now: reply.now,
+        })
     }
 
     /// These are not in their queue: a message was lost, or this node was taken for dead. They ask again, for their old places,
@@ -259,24 +211,22 @@ impl Link {
 
     /// Whether those behind it may ask now. They may not if it is not known what became of it: it might come after them.
     async fn ask_again_for(self: &Arc<Self>, name: &LockName, ticket: Ticket) -> bool {
-        let Some((claim, place)) = self.waiters.ask_about(ticket) else {
+        let Some(acquire) = self.waiters.ask_about(ticket) else {
             return !self.waiters.has(ticket);
         };
-        let asked = self
-            .ask(name, &claim, Some((Duration::ZERO, 0)), place)
-            .await;
+        let asked = self.ask(&acquire).await.map(|answer| answer.outcome);
         let wake = match asked {
-            Ok((Asked::Answered(Acquired::Granted(lease)), _)) => Wake::Granted(lease),
-            Ok((Asked::Answered(Acquired::FencesExhausted), _)) => Wake::FencesExhausted,
-            Ok((Asked::Woken(wake), _)) => wake,
-            // It is back in the queue, or the next look will see to it.
+            Ok(Acquired::Granted(lease)) => Wake::Granted(lease),
+            Ok(Acquired::FencesExhausted) => Wake::FencesExhausted,
+            Ok(Acquired::TimedOut) => Wake::TimedOut(soon(name)),
+            // It is back in the queue, or the next look will see to it, or it was abandoned meanwhile.
             asked => {
                 self.waiters.answered(ticket);
-                return asked.is_ok();
+                return asked.is_ok() || !self.waiters.has(ticket);
             }
         };
-        let waiter = self.waiters.remove(ticket);
-        self.wake(name, ticket, waiter, wake);
+        let is_there = self.waiters.remove(ticket);
+        self.wake(name, ticket, is_there, &wake);
         true
     }
 
@@ -293,8 +243,63 @@ impl Link {
     }
 
     pub(super) fn abandon(&self, name: &LockName, ticket: Ticket) {
-        self.undoing.send_modify(|count| *count += 1);
+        self.pending_rollbacks.send_modify(|count| *count += 1);
         // It only fails when the store is gone, and its leases end by themselves.
-        let _ = self.undo.send((name.clone(), Abandon { ticket }));
+        let _ = self.rollbacks.send((name.clone(), ticket));
     }
+
+    /// Rolls a call back now.
+    pub(super) async fn roll_back(
+        self: &Arc<Self>,
+        name: &LockName,
+        ticket: Ticket,
+    ) -> Result<Answer<Abandoned>, StoreError> {
+        let arguments = vec![Value::from(ticket_text(ticket))];
+        let mut reply = self
+            .step(|all| &all.abandon, name, Some(ticket), arguments)
+            .await?;
+        Ok(Answer {
+            outcome: reply.outcome.abandoned(name)?,
+            now: reply.now,
+        })
+    }
+}
+
+/// The arguments of `acquire.lua`.
+fn arguments(acquire: &Acquire) -> Vec<Value> {
+    let Acquire {
+        claim,
+        ticket,
+        wait,
+        ..
+    } = acquire;
+    let Claim {
+        owner,
+        caller,
+        note,
+        attempt,
+        ttl,
+        ..
+    } = claim;
+    let number = |number: Option<u128>| number.map_or_else(String::new, |n| n.to_string());
+    let wait = wait.as_ref();
+    let again = wait.and_then(|wait| wait.again);
+    vec![
+        Value::from(owner.as_str()),
+        Value::from(attempt.as_ref().map_or("", Attempt::as_str)),
+        Value::from(ticket_text(*ticket)),
+        Value::from(ttl.as_duration().as_millis().to_string()),
+        Value::from(number(wait.map(|wait| wait.timeout.as_millis()))),
+        Value::from(number(wait.map(|wait| wait.max_queue as u128))),
+        Value::from(number(again.map(|(position, _)| position.arrival.into()))),
+        Value::from(number(again.map(|(_, until)| until.as_millis().into()))),
+        Value::from(caller.as_ref().map_or("", Caller::as_str)),
+        Value::from(note.as_ref().map_or("", Note::as_str)),
+    ]
+}
+
+/// Empty when none is named.
+pub(super) fn fence_text(fence: Option<Fence>) -> Value {
+    let fence = fence.map(|fence| fence.number().to_string());
+    fence.unwrap_or_default().into()
 }

@@ -11,51 +11,51 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::connect::{Driven, remember_servers};
+use super::connect::{RunningClient, remember_servers};
 use super::link::Link;
 use super::reply::Parts;
 
-/// How often a node calls itself, to learn that its line is dead: nobody else would notice.
+/// How often a node calls itself, to learn that its subscription is dead: nobody else would notice.
 const BEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// A connection that hears a channel.
-pub(super) struct Line {
-    driven: Driven,
+pub(super) struct Subscription {
+    running: RunningClient,
     messages: Receiver<Message>,
 }
 
-impl Line {
-    pub(super) async fn of(driven: Driven, channel: &str) -> Result<Self, FredError> {
-        let messages = driven.client.message_rx();
-        driven.client.subscribe(channel).await?;
-        Ok(Self { driven, messages })
+impl Subscription {
+    pub(super) async fn of(running: RunningClient, channel: &str) -> Result<Self, FredError> {
+        let messages = running.client.message_rx();
+        running.client.subscribe(channel).await?;
+        Ok(Self { running, messages })
     }
 }
 
 /// Works until the store is gone.
-pub(super) async fn run(link: Arc<Link>, mut builder: Builder, mut line: Line) {
+pub(super) async fn run(link: Arc<Link>, mut builder: Builder, mut subscription: Subscription) {
     loop {
-        listen(&link, &mut line).await;
-        remember_servers(&mut builder, &line.driven.client);
-        drop(line);
-        line = loop {
-            let driven = Driven::connect_again(&builder).await;
-            if let Ok(line) = Line::of(driven, &link.channel()).await {
-                break line;
+        listen(&link, &mut subscription).await;
+        remember_servers(&mut builder, &subscription.running.client);
+        drop(subscription);
+        subscription = loop {
+            let running = RunningClient::connect_again(&builder).await;
+            if let Ok(subscription) = Subscription::of(running, &link.channel()).await {
+                break subscription;
             }
         };
     }
 }
 
 /// Passes on what is heard, until nothing is heard any more.
-async fn listen(link: &Arc<Link>, line: &mut Line) {
+async fn listen(link: &Arc<Link>, subscription: &mut Subscription) {
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last_heard = Instant::now();
     loop {
         tokio::select! {
-            message = line.messages.recv() => match message {
+            message = subscription.messages.recv() => match message {
                 Ok(message) => {
                     last_heard = Instant::now();
                     pass_on(link, &message);
@@ -64,7 +64,7 @@ async fn listen(link: &Arc<Link>, line: &mut Line) {
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             },
-            _ = line.driven.ended() => return,
+            _ = subscription.running.ended() => return,
             _ = beat.tick() => {
                 if last_heard.elapsed() > SILENCE {
                     tracing::warn!("nothing is heard from Redis' channel: connecting it anew");
@@ -96,8 +96,8 @@ fn pass_on(link: &Arc<Link>, message: &Message) {
         return;
     };
     match parts.news(&name) {
-        Ok((ticket, Wake::Granted(lease))) => link.confirm(name, ticket, lease),
-        Ok((ticket, wake)) => link.tell(&name, ticket, wake),
+        Ok((ticket, Wake::Granted(lease))) => link.confirm(name, ticket, lease.fence),
+        Ok((ticket, wake)) => link.tell(&name, ticket, &wake),
         Err(error) => tracing::warn!(%error, "a message came through Redis' channel"),
     }
 }

@@ -44,7 +44,7 @@ impl Replication {
         let (answer, heard) = oneshot::channel();
         // It only fails when the store is gone, and then nobody answers.
         let _ = self.grants.send(Grant {
-            name: lease.name.clone(),
+            name: lease.name().clone(),
             fence: lease.fence.number().to_string(),
             answer,
         });

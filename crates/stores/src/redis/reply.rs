@@ -2,8 +2,10 @@
 
 use std::vec;
 
+use forrst_lock::model::{Abandoned, Acquired, End, Obstacle, Position, Transition, Wake};
 use forrst_lock::{
-    Caller, Fence, Lease, LockName, NotHeld, Owner, StoreError, Ticket, Timestamp, Wake,
+    Caller, Fence, Lease, LockName, Locks, NotHeld, Note, Owner, StoreError, Ticket, Timestamp,
+    Waiter,
 };
 use fred::types::Value;
 
@@ -45,6 +47,21 @@ impl Parts {
         self.number("time").map(Timestamp::from_millis)
     }
 
+    fn optional_time(&mut self) -> Result<Option<Timestamp>, BadReply> {
+        match self.text("time")?.as_str() {
+            "" => Ok(None),
+            time => match time.parse() {
+                Ok(millis) => Ok(Some(Timestamp::from_millis(millis))),
+                Err(_) => Err(BadReply("time")),
+            },
+        }
+    }
+
+    pub(super) fn size(&mut self) -> Result<usize, BadReply> {
+        let count = self.number("count")?;
+        usize::try_from(count).map_err(|_| BadReply("count"))
+    }
+
     pub(super) fn parts(&mut self) -> Self {
         Self::of(self.0.next().unwrap_or(Value::Null))
     }
@@ -53,11 +70,11 @@ impl Parts {
         ticket_from(&self.text("ticket")?).ok_or(BadReply("ticket"))
     }
 
-    pub(super) fn owner(&mut self) -> Result<Owner, BadReply> {
+    fn owner(&mut self) -> Result<Owner, BadReply> {
         Owner::parse(&self.text("owner")?).map_err(|_| BadReply("owner"))
     }
 
-    pub(super) fn caller(&mut self) -> Result<Option<Caller>, BadReply> {
+    fn caller(&mut self) -> Result<Option<Caller>, BadReply> {
         match self.text("caller")?.as_str() {
             "" => Ok(None),
             caller => Caller::parse(caller)
@@ -66,18 +83,65 @@ impl Parts {
         }
     }
 
+    fn note(&mut self) -> Result<Option<Note>, BadReply> {
+        match self.text("note")?.as_str() {
+            "" => Ok(None),
+            note => Note::parse(note).map(Some).map_err(|_| BadReply("note")),
+        }
+    }
+
     pub(super) fn lease(&mut self, name: &LockName) -> Result<Lease, BadReply> {
-        let owner = self.owner()?;
-        let caller = self.caller()?;
-        let fence = Fence::new(self.number("fence")?).ok_or(BadReply("fence"))?;
         Ok(Lease {
-            name: name.clone(),
-            owner,
-            caller,
-            fence,
+            locks: Locks::exclusive(name.clone()),
+            owner: self.owner()?,
+            caller: self.caller()?,
+            note: self.note()?,
+            fence: Fence::new(self.number("fence")?).ok_or(BadReply("fence"))?,
             acquired_at: self.time()?,
             expires_at: self.time()?,
         })
+    }
+
+    pub(super) fn waiter(&mut self) -> Result<Waiter, BadReply> {
+        Ok(Waiter {
+            owner: self.owner()?,
+            caller: self.caller()?,
+            note: self.note()?,
+            since: self.time()?,
+            until: self.time()?,
+        })
+    }
+
+    /// What the step has done to a lease.
+    pub(super) fn transition(&mut self, name: &LockName) -> Result<Transition, BadReply> {
+        let kind = self.text("kind")?;
+        let (time, waited_since) = (self.optional_time()?, self.optional_time()?);
+        let lease = self.lease(name)?;
+        let cause = match kind.as_str() {
+            "granted" => {
+                return Ok(Transition::Granted {
+                    lease,
+                    waited_since,
+                    confirm_by: time,
+                });
+            }
+            "confirmed" => {
+                let confirm_by = time.ok_or(BadReply("time"))?;
+                return Ok(Transition::Confirmed { lease, confirm_by });
+            }
+            "extended" => {
+                let before = time.ok_or(BadReply("time"))?;
+                return Ok(Transition::Extended { lease, before });
+            }
+            "released" => End::Released,
+            "forced" => End::Forced,
+            "expired" => End::Expired,
+            "abandoned" => End::Abandoned,
+            "unconfirmed" => End::Unconfirmed,
+            _ => return Err(BadReply("kind")),
+        };
+        let due = time.ok_or(BadReply("time"))?;
+        Ok(Transition::Ended { lease, cause, due })
     }
 
     /// What one waiter is to hear.
@@ -85,12 +149,53 @@ impl Parts {
         let ticket = self.ticket()?;
         let wake = match self.text("kind")?.as_str() {
             "granted" => Wake::Granted(self.lease(name)?),
-            "timed_out" => Wake::TimedOut,
-            "superseded" => Wake::Superseded,
+            "timed_out" => Wake::TimedOut(soon(name)),
             "exhausted" => Wake::FencesExhausted,
             _ => return Err(BadReply("kind")),
         };
         Ok((ticket, wake))
+    }
+
+    /// What came of asking for a lock; none when the call was abandoned before it arrived.
+    pub(super) fn acquired(
+        &mut self,
+        name: &LockName,
+        ticket: Ticket,
+    ) -> Result<Option<Acquired>, BadReply> {
+        Ok(Some(match self.text("outcome")?.as_str() {
+            "granted" => Acquired::Granted(self.lease(name)?),
+            "held" => Acquired::Held(self.obstacle(name)?),
+            "full" => Acquired::QueueFull(self.obstacle(name)?),
+            "queued" => {
+                let obstacle = self.obstacle(name)?;
+                let arrival = self.number("position")?;
+                Acquired::Queued {
+                    obstacle,
+                    position: Position { arrival, ticket },
+                    until: self.time()?,
+                }
+            }
+            "timed_out" => Acquired::TimedOut,
+            "exhausted" => Acquired::FencesExhausted,
+            "undone" => return Ok(None),
+            _ => return Err(BadReply("outcome")),
+        }))
+    }
+
+    fn obstacle(&mut self, name: &LockName) -> Result<Obstacle, BadReply> {
+        Ok(Obstacle {
+            blocked_by: vec![name.clone()],
+            look_at: self.time()?,
+        })
+    }
+
+    pub(super) fn abandoned(&mut self, name: &LockName) -> Result<Abandoned, BadReply> {
+        Ok(match self.text("outcome")?.as_str() {
+            "returned" => Abandoned::Returned(self.lease(name)?),
+            "left_queue" => Abandoned::LeftQueue(self.obstacle(name)?),
+            "nothing" => Abandoned::Nothing,
+            _ => return Err(BadReply("outcome")),
+        })
     }
 
     /// A lease, or why there was none to act on.
@@ -116,5 +221,13 @@ impl Iterator for Parts {
 
     fn next(&mut self) -> Option<Value> {
         self.0.next()
+    }
+}
+
+/// A call that left the queue is not told for how long the lock is held: asking again soon is never too late.
+pub(super) fn soon(name: &LockName) -> Obstacle {
+    Obstacle {
+        blocked_by: vec![name.clone()],
+        look_at: Timestamp::from_millis(0),
     }
 }

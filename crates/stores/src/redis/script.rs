@@ -1,23 +1,24 @@
-//! The scripts: each is one step of the state machine, or a look.
+//! The scripts: each is one step of the model, or reads only.
 
-use forrst_lock::Fence;
-use forrst_lock::state::{REMEMBERED_RELEASES, ReleaseMemory};
+use std::time::Duration;
+
+use forrst_lock::model::{CONFIRM_WITHIN, REMEMBERED_RELEASES};
+use forrst_lock::{Fence, Fences, ReleaseMemory};
 use fred::util::sha1_hash;
 
 /// For how long a node counts as alive after it was last heard of.
 const NODE_TTL_MILLIS: u64 = 5_000;
-/// How soon a node has to know of the lease that one of its waiters was handed.
-const CONFIRM_WITHIN_MILLIS: u64 = 5_000;
 /// How late a call may arrive after it was given up.
 const UNDONE_TTL_MILLIS: u64 = 120_000;
 /// When a lease that ran out and that no node has swept away is forgotten, and a node that is silent.
 const FORGOTTEN_AFTER_MILLIS: u64 = 60_000;
-/// 2026-01-01 UTC.
-const FENCE_EPOCH_MILLIS: u64 = 1_767_225_600_000;
-/// No Redis gives out more, so that what the time says is past every fence that was given out before.
-const FENCES_PER_MILLISECOND: u64 = 100;
+/// How many waiters of a full queue are looked at for those that have gone.
+const PRUNED_AT_ONCE: u64 = 128;
 /// By how much the clock of a server may be behind that of the one before it.
 const CLOCK_SKEW_MILLIS: u64 = 60_000;
+
+/// How many calls of one attempt are told apart. A lease that was given to more is never rolled back.
+const MAX_CALLS: u64 = 16;
 
 const STEP: &str = include_str!("scripts/lock.lua");
 
@@ -34,17 +35,20 @@ impl Script {
     }
 
     fn step(command: &str, memory: ReleaseMemory) -> Self {
-        let memory = memory.as_duration().as_millis();
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let per_millisecond = Fences::PER_MILLISECOND;
         let constants = [
-            ("RELEASE_MEMORY", u64::try_from(memory).unwrap_or(u64::MAX)),
+            ("RELEASE_MEMORY", millis(memory.as_duration())),
             ("REMEMBERED_RELEASES", REMEMBERED_RELEASES as u64),
+            ("MAX_CALLS", MAX_CALLS),
             ("NODE_TTL", NODE_TTL_MILLIS),
-            ("CONFIRM_WITHIN", CONFIRM_WITHIN_MILLIS),
+            ("CONFIRM_WITHIN", millis(CONFIRM_WITHIN)),
             ("UNDONE_TTL", UNDONE_TTL_MILLIS),
             ("FORGOTTEN_AFTER", FORGOTTEN_AFTER_MILLIS),
-            ("FENCE_EPOCH", FENCE_EPOCH_MILLIS),
-            ("FENCES_PER_MILLISECOND", FENCES_PER_MILLISECOND),
-            ("FENCE_MARGIN", CLOCK_SKEW_MILLIS * FENCES_PER_MILLISECOND),
+            ("PRUNED_AT_ONCE", PRUNED_AT_ONCE),
+            ("FENCE_EPOCH", Fences::EPOCH_MILLIS),
+            ("FENCES_PER_MILLISECOND", per_millisecond),
+            ("FENCE_MARGIN", CLOCK_SKEW_MILLIS * per_millisecond),
             ("FENCE_BY_TIME_MAX", Fence::WARN.number()),
             ("FENCE_MAX", Fence::MAX.number()),
         ];

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use forrst_lock::Secret;
+use forrst_lock::{Nodes, Secret};
 use fred::error::{Error as FredError, ErrorKind};
 use fred::types::{Builder, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::connect::Driven;
+use super::connect::RunningClient;
 use super::connection::{self, Connection};
 use super::keyspace::{FORMAT, Keyspace};
 use super::link::Link;
 use super::replication::{Replicas, Replication};
 use super::script::Scripts;
 use super::waiters::Waiters;
-use super::{RedisError, RedisOptions, RedisStore, listener, setup, undo};
+use super::{RedisError, RedisOptions, RedisStore, listener, rollbacks, setup};
 
 /// Why there is no store.
 pub(super) enum NotStarted {
@@ -36,37 +36,38 @@ impl RedisStore {
         options: &RedisOptions,
     ) -> Result<Self, NotStarted> {
         let mut tasks = JoinSet::new();
-        let driven = Driven::connect(&builder).await?;
-        let connection = Arc::new(Connection::new(driven.client.clone(), options.timeout));
+        let running = RunningClient::connect(&builder).await?;
+        let connection = Arc::new(Connection::new(running.client.clone(), options.timeout));
         let problems = accepted_problems(&connection, options).await?;
         setup::warn(&problems);
         let secret = shared_secret(&connection, &Keyspace::new(&options.prefix)).await?;
         tasks.spawn(connection::keep(
             connection.clone(),
             builder.clone(),
-            driven,
+            running,
         ));
         let replication = match options.wait {
             0 => None,
             _ => Some(start_replication(&builder, options, &mut tasks).await?),
         };
-        let (undo, given_up) = mpsc::unbounded_channel();
+        let (rollbacks, given_up) = mpsc::unbounded_channel();
         let link = Arc::new(Link {
             connection,
             keyspace: Keyspace::new(&options.prefix),
             scripts: Scripts::new(options.release_memory),
+            nodes: Nodes::default(),
             waiters: Waiters::default(),
             node: uuid::Uuid::new_v4().simple().to_string(),
             replication,
             timeout: options.timeout,
             refusal: Default::default(),
-            undo,
-            undoing: watch::Sender::new(0),
+            rollbacks,
+            pending_rollbacks: watch::Sender::new(0),
         });
-        let listening = Driven::connect(&builder).await?;
-        let line = listener::Line::of(listening, &link.channel()).await?;
-        tasks.spawn(listener::run(link.clone(), builder, line));
-        tasks.spawn(undo::run(link.clone(), given_up));
+        let listening = RunningClient::connect(&builder).await?;
+        let subscription = listener::Subscription::of(listening, &link.channel()).await?;
+        tasks.spawn(listener::run(link.clone(), builder, subscription));
+        tasks.spawn(rollbacks::run(link.clone(), given_up));
         let (wait, strict) = (options.wait, options.strict);
         tasks.spawn(setup::watch(link.clone(), wait, strict, problems));
         Ok(Self {
@@ -85,12 +86,12 @@ async fn start_replication(
     options: &RedisOptions,
     tasks: &mut JoinSet<()>,
 ) -> Result<Replication, NotStarted> {
-    let driven = Driven::connect(builder).await?;
-    let connection = Arc::new(Connection::new(driven.client.clone(), options.timeout));
+    let running = RunningClient::connect(builder).await?;
+    let connection = Arc::new(Connection::new(running.client.clone(), options.timeout));
     tasks.spawn(connection::keep(
         connection.clone(),
         builder.clone(),
-        driven,
+        running,
     ));
     let replicas = Replicas {
         connection,

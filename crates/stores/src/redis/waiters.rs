@@ -1,10 +1,11 @@
-//! Those who wait in this process, for locks of a queue that is in Redis.
+//! The calls of this process that wait in a queue in Redis, and what it takes to ask for their positions again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use forrst_lock::state::Claim;
-use forrst_lock::{LockName, Ticket, Timestamp, Waiter};
+use forrst_lock::model::{Acquire, Position, Wait};
+use forrst_lock::{LockName, Ticket, Timestamp};
 
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
@@ -15,24 +16,22 @@ pub(super) struct Waiters {
 struct Table {
     by_ticket: HashMap<Ticket, Entry>,
     /// In the order of arrival.
-    by_name: HashMap<LockName, BTreeSet<(u64, Ticket)>>,
+    by_name: HashMap<LockName, BTreeSet<Position>>,
 }
 
 #[derive(Debug)]
 struct Entry {
-    name: LockName,
-    claim: Claim,
-    waiter: Waiter,
-    place: Option<Place>,
-    /// Somebody is asking Redis about it. What others hear of it meanwhile may be older, and does not count.
+    acquire: Acquire,
+    /// Where it waits, and until when; none before Redis has answered.
+    place: Option<(Position, Timestamp)>,
+    /// Redis is being asked about it. What is heard of it meanwhile may be older, and does not count.
     is_asked_about: bool,
 }
 
-/// Where a waiter stands in its queue.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
-    pub(super) seq: u64,
-    pub(super) until: Timestamp,
+impl Entry {
+    fn name(&self) -> &LockName {
+        self.acquire.claim.locks.first()
+    }
 }
 
 impl Waiters {
@@ -41,50 +40,54 @@ impl Waiters {
     }
 
     /// Before Redis is asked: its grant may be here before its answer.
-    pub(super) fn add(&self, name: &LockName, claim: Claim, waiter: Waiter) {
+    pub(super) fn add(&self, acquire: Acquire) {
         let entry = Entry {
-            name: name.clone(),
-            claim,
-            waiter,
+            acquire,
             place: None,
             is_asked_about: false,
         };
-        self.table().by_ticket.insert(entry.claim.ticket, entry);
+        self.table().by_ticket.insert(entry.acquire.ticket, entry);
     }
 
-    pub(super) fn set_place(&self, ticket: Ticket, place: Place) {
+    pub(super) fn set_place(&self, ticket: Ticket, position: Position, until: Timestamp) {
         let mut table = self.table();
         let Table { by_ticket, by_name } = &mut *table;
         if let Some(entry) = by_ticket.get_mut(&ticket) {
-            entry.place = Some(place);
-            let queue = by_name.entry(entry.name.clone()).or_default();
-            queue.insert((place.seq, ticket));
+            entry.place = Some((position, until));
+            let queue = by_name.entry(entry.name().clone()).or_default();
+            queue.insert(position);
         }
     }
 
-    /// Takes it out of the table, to be told or forgotten.
-    pub(super) fn remove(&self, ticket: Ticket) -> Option<Waiter> {
+    /// Whether it was there.
+    pub(super) fn remove(&self, ticket: Ticket) -> bool {
         self.table().remove(ticket)
     }
 
-    /// As [`Waiters::remove`], unless somebody else is just asking about it.
-    pub(super) fn remove_if_idle(&self, ticket: Ticket) -> Option<Waiter> {
+    /// As [`Waiters::remove`], unless Redis is just being asked about it.
+    pub(super) fn remove_if_idle(&self, ticket: Ticket) -> bool {
         let mut table = self.table();
-        let entry = table.by_ticket.get(&ticket)?;
-        if entry.is_asked_about {
-            return None;
-        }
-        table.remove(ticket)
+        let entry = table.by_ticket.get(&ticket);
+        entry.is_some_and(|entry| !entry.is_asked_about) && table.remove(ticket)
     }
 
-    /// From now on only the caller tells this waiter anything, until [`Waiters::answered`].
-    pub(super) fn ask_about(&self, ticket: Ticket) -> Option<(Claim, Option<Place>)> {
+    /// The call to repeat for its old position. From now on only the caller wakes it, until [`Waiters::answered`].
+    pub(super) fn ask_about(&self, ticket: Ticket) -> Option<Acquire> {
         let mut table = self.table();
         let entry = table.by_ticket.get_mut(&ticket)?;
         if std::mem::replace(&mut entry.is_asked_about, true) {
             return None;
         }
-        Some((entry.claim.clone(), entry.place))
+        // Without a position it must not join the queue: its first answer, which is on its way, says where it waits.
+        let wait = Wait {
+            timeout: Duration::ZERO,
+            max_queue: 0,
+            again: entry.place,
+        };
+        Some(Acquire {
+            wait: Some(wait),
+            ..entry.acquire.clone()
+        })
     }
 
     pub(super) fn has(&self, ticket: Ticket) -> bool {
@@ -102,7 +105,7 @@ impl Waiters {
     pub(super) fn of(&self, name: &LockName) -> Vec<Ticket> {
         let table = self.table();
         let queue = table.by_name.get(name).into_iter().flatten();
-        queue.map(|(_, ticket)| *ticket).collect()
+        queue.map(|position| position.ticket).collect()
     }
 
     pub(super) fn count(&self, name: &LockName) -> usize {
@@ -111,16 +114,18 @@ impl Waiters {
 }
 
 impl Table {
-    fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
-        let entry = self.by_ticket.remove(&ticket)?;
-        if let Some(place) = entry.place
-            && let Some(queue) = self.by_name.get_mut(&entry.name)
+    fn remove(&mut self, ticket: Ticket) -> bool {
+        let Some(entry) = self.by_ticket.remove(&ticket) else {
+            return false;
+        };
+        if let Some((position, _)) = entry.place
+            && let Some(queue) = self.by_name.get_mut(entry.name())
         {
-            queue.remove(&(place.seq, ticket));
+            queue.remove(&position);
             if queue.is_empty() {
-                self.by_name.remove(&entry.name);
+                self.by_name.remove(entry.name());
             }
         }
-        Some(entry.waiter)
+        true
     }
 }

@@ -4,6 +4,7 @@
 mod embedded;
 mod memory;
 mod redis;
+mod redis_commands;
 mod redis_faults;
 mod service;
 mod service_faults;

@@ -48,6 +48,7 @@ const PACE: Pace = Pace {
     unit: Duration::from_millis(60),
     margin: Duration::from_millis(30),
     is_paused: false,
+    ..Pace::PAUSED
 };
 
 #[test]

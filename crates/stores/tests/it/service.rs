@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forrst_lock::model::Held;
 use forrst_lock::{
     AcquireOutcome, AcquireRequest, Attempt, Config, Event, EventKind, Fence, KeyStyle, LeaseGuard,
-    LockError, LockKey, LockName, LockService, LockStore, NotHeld, Owner, ReleaseOutcome, Ttl,
+    LockError, LockKey, LockName, LockService, LockStore, Locks, NotHeld, Owner, ReleaseOutcome,
+    Ttl,
 };
 use forrst_stores::MemoryStore;
 use tokio::task::JoinHandle;
@@ -33,9 +35,10 @@ fn seconds(seconds: u64) -> Duration {
 
 fn request(owner: &str, ttl_seconds: u64, wait_seconds: Option<u64>) -> AcquireRequest {
     AcquireRequest {
-        name: name(),
+        locks: Locks::exclusive(name()),
         owner: Owner::parse(owner).unwrap(),
         caller: None,
+        note: None,
         ttl: ttl(ttl_seconds),
         wait: wait_seconds.map(Duration::from_secs),
         attempt: None,
@@ -72,9 +75,17 @@ async fn granted(task: JoinHandle<Result<AcquireOutcome, LockError>>) -> LeaseGu
     }
 }
 
+fn of(owner: Owner, fence: Option<Fence>) -> Held {
+    Held {
+        name: name(),
+        owner,
+        fence,
+    }
+}
+
 async fn holder(service: &LockService) -> Option<String> {
     let (status, _) = service.inspect(&name()).await.unwrap();
-    status.map(|status| status.lease.owner.to_string())
+    status.holder().map(|lease| lease.owner.to_string())
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,7 +94,7 @@ async fn a_held_lock_is_refused_at_once_with_a_hint() {
     let start = Instant::now();
     let _held = take(&service, "a", 30).await;
     let refused = service.acquire(request("b", 30, None)).await.unwrap();
-    let AcquireOutcome::Held { retry_after } = refused else {
+    let AcquireOutcome::Held { retry_after, .. } = refused else {
         panic!("{refused:?}");
     };
     assert!(retry_after >= Duration::from_millis(500) && retry_after <= seconds(1));
@@ -100,7 +111,7 @@ async fn the_hint_is_never_later_than_the_holders_expiry() {
     let _held = service.acquire(short).await.unwrap();
     for _ in 0..100 {
         let refused = service.acquire(request("b", 30, None)).await.unwrap();
-        let AcquireOutcome::Held { retry_after } = refused else {
+        let AcquireOutcome::Held { retry_after, .. } = refused else {
             panic!("{refused:?}");
         };
         assert!(retry_after >= Duration::from_millis(1) && retry_after <= Duration::from_millis(3));
@@ -161,7 +172,7 @@ async fn an_extended_lease_keeps_the_waiter_waiting() {
     let waiter = join_queue(&service, request("b", 30, Some(60))).await;
     sleep(seconds(5)).await;
     let extended = service
-        .extend(&name(), lease.owner, Some(lease.fence), ttl(20))
+        .extend(of(lease.owner, Some(lease.fence)), ttl(20))
         .await;
     assert!(extended.unwrap().is_ok());
     granted(waiter).await;
@@ -175,7 +186,7 @@ async fn a_shortened_lease_wakes_the_waiter_at_its_new_end() {
     let waiter = join_queue(&service, request("b", 30, Some(60))).await;
     let start = Instant::now();
     let half = Ttl::new(Duration::from_millis(500)).unwrap();
-    let extended = service.extend(&name(), lease.owner, None, half).await;
+    let extended = service.extend(of(lease.owner, None), half).await;
     assert!(extended.unwrap().is_ok());
     granted(waiter).await;
     assert!(start.elapsed() < Duration::from_millis(510));
@@ -234,9 +245,7 @@ async fn a_kept_lock_stays_until_its_expiry() {
     let lease = take(&service, "a", 30).await.keep();
     sleep(seconds(29)).await;
     assert_eq!(holder(&service).await.as_deref(), Some("a"));
-    let released = service
-        .release(&name(), lease.owner, Some(lease.fence))
-        .await;
+    let released = service.release(of(lease.owner, Some(lease.fence))).await;
     assert_eq!(released.unwrap().unwrap().fence, lease.fence);
 }
 
@@ -280,7 +289,10 @@ async fn renewal_keeps_the_lock_until_it_is_released() {
     assert!(timeout(seconds(120), loss.lost()).await.is_err());
     assert_eq!(holder(&service).await.as_deref(), Some("a"));
     let (status, now) = service.inspect(&name()).await.unwrap();
-    assert_eq!(guard.lease().expires_at, status.unwrap().lease.expires_at);
+    assert_eq!(
+        guard.lease().expires_at,
+        status.holder().unwrap().expires_at
+    );
     assert!(guard.lease().is_live(now));
     assert!(matches!(guard.release().await, ReleaseOutcome::Released));
 
@@ -356,7 +368,7 @@ async fn a_forced_release_notifies_the_function_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_release_by_token_notifies_the_function_at_once() {
     let (_, guard, after) = ended_by(async |service, guard| {
-        let released = service.release(&name(), guard.lease().owner, None).await;
+        let released = service.release(of(guard.lease().owner, None)).await;
         released.unwrap().unwrap();
     })
     .await;
@@ -375,8 +387,8 @@ async fn a_lease_that_is_shortened_by_token_is_lost_at_its_new_end() {
     let start = Instant::now();
     let waiting = tokio::spawn(async move { loss.lost().await });
     tokio::task::yield_now().await;
-    let (name, owner) = (name(), guard.lease().owner);
-    let shorter = service.extend(&name, owner, None, ttl(10)).await;
+    let owner = guard.lease().owner;
+    let shorter = service.extend(of(owner, None), ttl(10)).await;
     let shorter = shorter.unwrap().unwrap();
     assert_eq!(guard.lease(), shorter);
     waiting.await.unwrap();
@@ -389,8 +401,8 @@ async fn a_lease_that_is_extended_by_token_is_held_for_longer() {
     let guard = take(&service, "a", 10).await;
     let loss = guard.loss();
     sleep(seconds(5)).await;
-    let (name, owner) = (name(), guard.lease().owner);
-    let longer = service.extend(&name, owner, None, ttl(60)).await;
+    let owner = guard.lease().owner;
+    let longer = service.extend(of(owner, None), ttl(60)).await;
     longer.unwrap().unwrap();
     assert!(timeout(seconds(50), loss.lost()).await.is_err());
     assert!(matches!(guard.release().await, ReleaseOutcome::Released));
@@ -472,7 +484,7 @@ async fn waiters_are_limited_per_key_and_in_total() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repeated_attempt_takes_the_place_of_the_first() {
+async fn a_repeated_attempt_shares_the_position_and_the_lease_of_the_first() {
     let service = service();
     let held = take(&service, "a", 30).await;
     let attempt = AcquireRequest {
@@ -481,16 +493,15 @@ async fn a_repeated_attempt_takes_the_place_of_the_first() {
     };
     let first = join_queue(&service, attempt.clone()).await;
     let behind = join_queue(&service, request("c", 30, Some(60))).await;
-    let second = tokio::spawn({
-        let service = service.clone();
-        async move { service.acquire(attempt).await }
-    });
-    let superseded = first.await.unwrap().unwrap();
-    assert!(matches!(superseded, AcquireOutcome::Superseded { .. }));
+    let second = join_queue(&service, attempt.clone()).await;
+    let third = join_queue(&service, attempt).await;
+    third.abort();
     held.release().await;
-    let guard = granted(second).await;
-    assert_eq!(guard.lease().owner.as_str(), "b");
-    guard.release().await;
+    let (first, second) = (granted(first).await, granted(second).await);
+    assert_eq!(first.lease(), second.lease());
+    let loss = second.loss();
+    first.release().await;
+    assert!(loss.is_lost());
     granted(behind).await;
 }
 
@@ -524,7 +535,7 @@ async fn everything_that_happens_is_counted_and_told() {
     service.force_release(&name(), None).await.unwrap().unwrap();
     take(&service, "c", 1).await.keep();
     sleep(seconds(3)).await;
-    let expired = service.release(&name(), kept.owner, None).await.unwrap();
+    let expired = service.release(of(kept.owner, None)).await.unwrap();
     assert!(expired.is_err());
     let _held = take(&service, "d", 30).await;
     let late = service.acquire(request("e", 30, Some(1))).await.unwrap();
@@ -560,7 +571,7 @@ async fn leases_that_nobody_asks_about_are_swept() {
     for index in 0..2_500 {
         let key = LockKey::parse(&format!("key {index}")).unwrap();
         let request = AcquireRequest {
-            name: LockName::global(&key),
+            locks: Locks::exclusive(LockName::global(&key)),
             ..request("a", 5, None)
         };
         match service.acquire(request).await.unwrap() {

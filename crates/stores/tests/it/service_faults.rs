@@ -1,16 +1,15 @@
 //! The service over a store that fails: nothing is held that nobody knows of, and what was held gets free.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, Release};
+use forrst_lock::model::{Command, Outcome};
 use forrst_lock::{
-    AcquireOutcome, AcquireRequest, Answer, Attempt, Capabilities, Config, EventKind, Lease,
-    LeaseGuard, ListError, ListRequest, LockError, LockKey, LockName, LockService, LockStatus,
-    LockStore, NotHeld, Owner, Page, ReleaseOutcome, Settled, StoreError, Ticket, Ttl, Waiter,
-    Waiting,
+    AcquireOutcome, AcquireRequest, Answer, Attempt, Capabilities, Config, EventKind, LeaseGuard,
+    ListError, ListRequest, LockError, LockKey, LockName, LockService, LockStatus, LockStore,
+    Locks, Node, Owner, Page, ReleaseOutcome, StoreError, Ticket, Ttl, Waiter,
 };
 use forrst_stores::MemoryStore;
 use tokio::time::{Instant, sleep};
@@ -64,14 +63,24 @@ impl LockStore for BadConnection {
         self.store.secret()
     }
 
-    async fn acquire(
-        &self,
-        name: &LockName,
-        command: Acquire<Waiter>,
-    ) -> Result<Answer<Acquired>, StoreError> {
-        self.request()?;
-        let answer = self.store.acquire(name, command).await?;
-        self.lag().await;
+    fn subscribe(&self, node: Weak<dyn Node>) {
+        self.store.subscribe(node);
+    }
+
+    async fn submit(&self, command: Command) -> Result<Answer<Outcome>, StoreError> {
+        let is_forced = matches!(command, Command::ForceRelease { .. });
+        let is_acquire = matches!(command, Command::Acquire(_));
+        let is_settle = matches!(command, Command::Settle(_));
+        if !is_forced {
+            self.request()?;
+        }
+        let answer = self.store.submit(command).await?;
+        if is_acquire {
+            self.lag().await;
+        }
+        if is_forced || is_settle {
+            return Ok(answer);
+        }
         self.answer(answer)
     }
 
@@ -79,38 +88,7 @@ impl LockStore for BadConnection {
         self.store.abandon(name, ticket);
     }
 
-    async fn release(
-        &self,
-        name: &LockName,
-        command: Release,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        self.request()?;
-        self.answer(self.store.release(name, command).await?)
-    }
-
-    async fn extend(
-        &self,
-        name: &LockName,
-        command: Extend,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        self.request()?;
-        self.answer(self.store.extend(name, command).await?)
-    }
-
-    async fn force_release(
-        &self,
-        name: &LockName,
-        command: ForceRelease,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        self.store.force_release(name, command).await
-    }
-
-    async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {
-        self.request()?;
-        self.store.settle(name).await
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError> {
+    async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError> {
         self.lag().await;
         self.store.inspect(name).await
     }
@@ -119,7 +97,7 @@ impl LockStore for BadConnection {
         &self,
         name: &LockName,
         limit: usize,
-    ) -> Result<Answer<Vec<Waiting>>, StoreError> {
+    ) -> Result<Answer<Vec<Waiter>>, StoreError> {
         self.store.queue(name, limit).await
     }
 
@@ -127,12 +105,12 @@ impl LockStore for BadConnection {
         self.store.list(request).await
     }
 
-    async fn expire(&self, _: usize) -> Result<Vec<Lease>, StoreError> {
+    async fn sweep(&self, _: usize) -> Result<usize, StoreError> {
         if self.is_stuck.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
         // Only the alarms are to wake waiters here.
-        Ok(Vec::new())
+        Ok(0)
     }
 
     async fn health(&self) -> Result<(), StoreError> {
@@ -148,7 +126,8 @@ fn connect() -> (Arc<BadConnection>, LockService) {
 
 fn request(owner: &str, seconds: u64) -> AcquireRequest {
     AcquireRequest {
-        name: name(),
+        locks: Locks::exclusive(name()),
+        note: None,
         owner: Owner::parse(owner).unwrap(),
         caller: None,
         ttl: ttl(seconds),
@@ -181,7 +160,7 @@ async fn take(service: &LockService, seconds: u64) -> LeaseGuard {
 }
 
 async fn is_held(service: &LockService) -> bool {
-    service.inspect(&name()).await.unwrap().0.is_some()
+    service.inspect(&name()).await.unwrap().0.holder().is_some()
 }
 
 #[tokio::test(start_paused = true)]
@@ -205,7 +184,7 @@ async fn a_grant_that_comes_when_its_lease_is_over_is_none() {
     assert!(matches!(in_time, Ok(AcquireOutcome::Granted(_))));
     let count = |kind| service.stats().count(kind);
     assert_eq!(count(EventKind::AcquireFailed), 1);
-    assert_eq!(count(EventKind::Acquired), 1);
+    assert_eq!(count(EventKind::Acquired), 2, "the store granted both");
 }
 
 /// What was left of the lease is short, but its ttl is not: nobody asked for a lease that is over when it is granted.

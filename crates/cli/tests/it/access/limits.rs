@@ -89,6 +89,21 @@ fn each_caller_may_have_so_many_locks() {
 }
 
 #[test]
+fn a_set_counts_once_for_each_key() {
+    let (_serve, running) = server(&["--max-locks-per-caller", "3"]);
+    let ttl = json!({"value": 1, "unit": "minute"});
+    let set = |keys: Value| lock("acquire", json!({"keys": keys, "owner": "me", "ttl": ttl}));
+    assert_eq!(running.ask(&set(json!(["a", "b"]))).code(), None);
+    let more = running.ask(&set(json!(["c", "d"])));
+    assert_eq!(more.code(), Some("RATE_LIMITED"));
+    assert_eq!(running.ask(&acquire("c")).code(), None);
+    assert_eq!(running.ask(&acquire("d")).code(), Some("RATE_LIMITED"));
+    let release = lock("release", json!({"key": "lock:b", "owner": "me"}));
+    assert_eq!(running.ask(&release).code(), None);
+    assert_eq!(running.ask(&set(json!(["d", "e"]))).code(), None);
+}
+
+#[test]
 fn a_repeated_attempt_is_not_one_lock_more() {
     let (_serve, running) = server(&["--max-locks-per-caller", "1"]);
     let mut attempt = acquire("k");
@@ -148,6 +163,30 @@ fn so_many_may_wait() {
     assert!(message(&answer.body).contains("on this server"));
     assert!(counted(&running, "waiters") > 0);
     assert!(counted(&running, "waiters_of_lock") > 0);
+}
+
+#[test]
+fn a_set_waits_in_no_queue_when_one_of_them_is_full() {
+    let (_serve, running) = server(&["--max-waiters-per-lock", "1"]);
+    let minute = Duration::from_secs(60);
+    let [one, two] = ["one", "two"].map(forrst_testkit::Lock::global);
+    for lock in [&one, &two] {
+        assert_eq!(running.ask(&lock.acquire("holder", minute)).code(), None);
+    }
+    let waiting = running.start_ask(one.acquire_within("waiter", minute, minute));
+    until("it waits", || {
+        running.ask(&one.status()).body["result"]["waiters"] == 1
+    });
+    let ttl = json!({"value": 1, "unit": "minute"});
+    let set = json!({"keys": ["two", "one"], "ttl": ttl, "block": ttl});
+    let refused = running.ask(&lock("acquire", set));
+    assert_eq!(refused.code(), Some("RATE_LIMITED"));
+    let details = &refused.body["errors"][0]["details"];
+    assert_eq!(details["full_keys"], json!(["lock:two", "lock:one"]));
+    assert!(details["retry_after"].is_object());
+    assert_eq!(running.ask(&two.status()).body["result"]["waiters"], 0);
+    running.ask(&one.force_release());
+    assert_eq!(waiting.join().unwrap().unwrap().code(), None);
 }
 
 fn message(answer: &Value) -> &str {

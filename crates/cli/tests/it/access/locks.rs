@@ -42,6 +42,11 @@ fn a_confined_caller_reaches_only_its_own_locks() {
                 lock("status", json!({"key": full})),
                 lock("extend", json!({"key": full, "owner": "o", "ttl": ttl})),
                 lock("release", json!({"key": full, "owner": "o"})),
+                lock(
+                    "withdraw",
+                    json!({"key": full, "owner": "o", "attempt": "1"}),
+                ),
+                lock("waiters", json!({"key": full})),
                 lock("force-release", json!({"key": full})),
                 with_lock.clone(),
             ] {
@@ -220,4 +225,174 @@ fn the_token_proves_whose_lock_it_is_whatever_the_key() {
     let force = lock("force-release", json!({"key": "lock:k"}));
     assert_eq!(code(&ask(&guarded, 0, &force)), Some("FORBIDDEN"));
     assert_eq!(ask(&guarded, 2, &force)["result"]["forced"], true);
+}
+
+/// A lock on all of these keys, shared so that others can hold it, too.
+fn acquire_set(keys: &[&str], owner: &str) -> Value {
+    let ttl = json!({"value": 1, "unit": "minute"});
+    let arguments = json!({"keys": keys, "owner": owner, "ttl": ttl, "mode": "shared"});
+    lock("acquire", arguments)
+}
+
+#[test]
+fn every_key_of_a_set_has_to_be_in_reach() {
+    let confined = &[ALL, &["--locks", "lock:mine:*"]].concat();
+    let guarded = Guarded::start(&[("confined", confined), ("all", ALL)]);
+    assert_eq!(
+        code(&ask(&guarded, 0, &acquire_set(&["mine:1", "mine:2"], "me"))),
+        None
+    );
+    let answer = ask(&guarded, 0, &acquire_set(&["mine:3", "theirs"], "me"));
+    assert_eq!(code(&answer), Some("FORBIDDEN"));
+    let pointer = &answer["errors"][0]["source"]["pointer"];
+    assert_eq!(pointer, "/call/arguments/keys/1");
+    let options = json!({"keys": ["theirs", "mine:3"], "scope": "global", "ttl": {"value": 1, "unit": "minute"}});
+    let mut call = request("demo.echo", json!({}));
+    call["extensions"] = json!([{"urn": "urn:forrst:ext:atomicLock", "options": options}]);
+    let answer = ask(&guarded, 0, &call);
+    assert_eq!(code(&answer), Some("FORBIDDEN"));
+    let pointer = &answer["errors"][0]["source"]["pointer"];
+    assert_eq!(pointer, "/extensions/0/options/keys/0");
+    let status = ask(&guarded, 1, &lock("status", json!({"key": "lock:mine:3"})));
+    assert_eq!(status["result"]["locked"], false);
+}
+
+#[test]
+fn every_key_that_is_out_of_reach_is_named() {
+    let confined = &[ALL, &["--locks", "lock:mine:*"]].concat();
+    let guarded = Guarded::start(&[("confined", confined)]);
+    let answer = ask(
+        &guarded,
+        0,
+        &acquire_set(&["one", "mine:1", "two", "three"], "me"),
+    );
+    let errors = answer["errors"].as_array().unwrap();
+    let refused: Vec<(&Value, &Value, &Value)> = errors
+        .iter()
+        .map(|error| {
+            (
+                &error["code"],
+                &error["source"]["pointer"],
+                &error["details"]["key"],
+            )
+        })
+        .collect();
+    let expected = [(0, "lock:one"), (2, "lock:two"), (3, "lock:three")];
+    let expected: Vec<(Value, Value, Value)> = expected
+        .into_iter()
+        .map(|(index, key)| {
+            let pointer = format!("/call/arguments/keys/{index}");
+            (json!("FORBIDDEN"), json!(pointer), json!(key))
+        })
+        .collect();
+    let expected: Vec<(&Value, &Value, &Value)> =
+        expected.iter().map(|(a, b, c)| (a, b, c)).collect();
+    assert_eq!(refused, expected);
+}
+
+/// With the token, an admin could release a set that it may not release by force.
+#[test]
+fn a_confined_admin_sees_no_token_of_a_set_that_it_does_not_reach() {
+    let admin = &["--role", "admin", "--locks", "lock:mine:*"];
+    let guarded = Guarded::start(&[("admin", admin), ("one", ALL), ("two", ALL)]);
+    for (key, keys, owner) in [
+        (1, ["mine:1", "mine:2"], "inside"),
+        (2, ["mine:1", "theirs"], "outside"),
+    ] {
+        assert_eq!(code(&ask(&guarded, key, &acquire_set(&keys, owner))), None);
+    }
+    let status = lock("status", json!({"key": "lock:mine:1"}));
+    let list = lock("list", json!({"prefix": "lock:mine:1"}));
+    for shown in [
+        ask(&guarded, 0, &status)["result"].take(),
+        ask(&guarded, 0, &list)["result"]["locks"][0].take(),
+    ] {
+        let holders = &shown["holders"];
+        assert_eq!(holders[0]["owner"], "inside");
+        let hidden = holders[1]["owner"].as_str().unwrap();
+        assert!(hidden.starts_with("hmac:"), "{hidden}");
+        assert_eq!(
+            (&holders[0]["caller"], &holders[1]["caller"]),
+            (&json!("one"), &json!("two"))
+        );
+        let release = lock("release", json!({"key": "lock:mine:1", "owner": hidden}));
+        let answer = ask(&guarded, 0, &release);
+        assert_eq!(code(&answer), Some("LOCK_OWNERSHIP_MISMATCH"));
+    }
+    // Their own callers see them, and an admin that reaches everything.
+    let shown = ask(&guarded, 2, &status);
+    assert_eq!(shown["result"]["holders"][1]["owner"], "outside");
+}
+
+#[test]
+fn a_confined_admin_ends_several_leases_at_once_and_not_more_than_it_can_check() {
+    let admin = &["--role", "admin", "--locks", "lock:mine:*"];
+    let guarded = Guarded::start(&[("admin", admin), ("caller", ALL)]);
+    let force = lock("force-release", json!({"key": "lock:mine:1"}));
+    let hold = |count: usize| {
+        for number in 0..count {
+            let owner = format!("owner {number}");
+            let set = acquire_set(&["mine:1", "mine:2"], &owner);
+            assert_eq!(code(&ask(&guarded, 1, &set)), None);
+        }
+    };
+    hold(3);
+    assert_eq!(ask(&guarded, 0, &force)["result"]["leases"], 3);
+    hold(101);
+    let refused = ask(&guarded, 0, &force);
+    assert_eq!(code(&refused), Some("FORBIDDEN"));
+    let message = refused["errors"][0]["message"].as_str().unwrap();
+    assert!(message.starts_with("101 leases hold this key"), "{message}");
+    let shown = ask(&guarded, 0, &lock("status", json!({"key": "lock:mine:1"})));
+    assert_eq!(shown["result"]["holder_count"], 101);
+    // One that is shown can be named.
+    let fence = &shown["result"]["holders"][0]["fence"];
+    let one = lock(
+        "force-release",
+        json!({"key": "lock:mine:1", "fence": fence}),
+    );
+    assert_eq!(ask(&guarded, 0, &one)["result"]["leases"], 1);
+    assert_eq!(ask(&guarded, 0, &force)["result"]["leases"], 100);
+}
+
+#[test]
+fn of_a_set_a_confined_caller_sees_and_ends_only_what_is_its_own() {
+    let confined = &[ALL, &["--locks", "lock:mine:*"]].concat();
+    let guarded = Guarded::start(&[("confined", confined), ("all", ALL)]);
+    let own = acquire_set(&["mine:1", "mine:2"], "own");
+    assert_eq!(code(&ask(&guarded, 0, &own)), None);
+    let mixed = ask(&guarded, 1, &acquire_set(&["mine:1", "theirs"], "mixed"));
+    assert_eq!(code(&mixed), None);
+
+    let status = lock("status", json!({"key": "lock:mine:1"}));
+    let shown = ask(&guarded, 0, &status);
+    let holders = &shown["result"]["holders"];
+    assert_eq!(
+        holders[0]["full_keys"],
+        json!(["lock:mine:1", "lock:mine:2"])
+    );
+    assert_eq!(holders[1]["full_keys"], json!(["lock:mine:1"]));
+    let shown = ask(&guarded, 1, &status);
+    let all = json!(["lock:mine:1", "lock:theirs"]);
+    assert_eq!(shown["result"]["holders"][1]["full_keys"], all);
+
+    // One lease has a key out of reach: nothing ends.
+    let force = |arguments: Value| ask(&guarded, 0, &lock("force-release", arguments));
+    let refused = force(json!({"key": "lock:mine:1"}));
+    assert_eq!(code(&refused), Some("FORBIDDEN"));
+    assert!(!refused.to_string().contains("theirs"), "{refused}");
+    let by_fence = json!({"key": "lock:mine:1", "fence": mixed["result"]["fence"]});
+    assert_eq!(code(&force(by_fence)), Some("FORBIDDEN"));
+    let shown = ask(&guarded, 0, &status);
+    assert_eq!(shown["result"]["holder_count"], 2);
+    // The other can be named.
+    let fence = &shown["result"]["holders"][0]["fence"];
+    let forced = force(json!({"key": "lock:mine:1", "fence": fence}));
+    assert_eq!(forced["result"]["leases"], 1);
+    let stale = force(json!({"key": "lock:mine:1", "fence": fence}));
+    assert_eq!(code(&stale), Some("LOCK_OWNERSHIP_MISMATCH"));
+    let free = force(json!({"key": "lock:mine:2"}));
+    assert_eq!(code(&free), Some("LOCK_NOT_FOUND"));
+    let all = lock("force-release", json!({"key": "lock:mine:1"}));
+    assert_eq!(ask(&guarded, 1, &all)["result"]["leases"], 1);
 }

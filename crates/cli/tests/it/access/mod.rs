@@ -1,9 +1,9 @@
 //! Who is let in, what they may do, and what strangers cannot do, with the real binary.
 
-mod client;
+pub(crate) mod client;
 mod doors;
 mod hostile;
-mod keys;
+pub(crate) mod keys;
 mod limits;
 mod locks;
 mod reload;

@@ -30,6 +30,13 @@ fn matrix() -> Vec<(Value, [bool; 3])> {
             ),
             [true, false, true],
         ),
+        (
+            lock(
+                "withdraw",
+                json!({"key": "lock:free", "owner": "o", "attempt": "1"}),
+            ),
+            [true, false, true],
+        ),
         (lock("status", key()), [false, true, true]),
         (lock("list", json!({})), [false, true, true]),
         (lock("waiters", key()), [false, true, true]),

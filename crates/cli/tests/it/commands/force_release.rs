@@ -1,5 +1,8 @@
 //! `forrst lock force-release`, which asks first.
 
+use std::time::Duration;
+
+use forrst_testkit::Lock;
 use serde_json::{Value, json};
 
 use crate::commands::forrst::Forrst;
@@ -7,6 +10,7 @@ use crate::commands::server::Server;
 use crate::commands::shown;
 use crate::commands::terminal::AtTerminal;
 
+const HOUR: Duration = Duration::from_secs(60 * 60);
 const FORCE: [&str; 3] = ["lock", "force-release", "k"];
 
 fn held() -> Server {
@@ -34,7 +38,7 @@ fn without_a_terminal_it_wants_to_be_told() {
     let forced = Forrst::new(&server, &[&FORCE[..], &["--yes", "--json"]].concat()).json();
     assert_eq!(
         forced,
-        json!({"released": true, "key": "lock:k", "forced": true})
+        json!({"released": true, "key": "lock:k", "forced": true, "leases": 1})
     );
     assert!(!is_held(&server));
     let nothing = Forrst::new(&server, &[&FORCE[..], &["--yes"]].concat())
@@ -99,6 +103,78 @@ fn a_lease_that_was_granted_while_the_question_was_open_is_spared() {
     assert_eq!(asking.wait(), Some(1), "{}", asking.screen());
     asking.until_shown("LOCK_OWNERSHIP_MISMATCH");
     assert!(is_held(&server));
+}
+
+fn acquire(server: &Server, arguments: &[&str]) {
+    let common = ["lock", "acquire", "--ttl", "1h"];
+    Forrst::new(server, &[&common, arguments].concat())
+        .run()
+        .check(0);
+}
+
+#[test]
+fn the_question_names_all_keys_of_a_set() {
+    let server = Server::start();
+    acquire(&server, &["k", "other", "--owner", "me"]);
+    let mut asking = AtTerminal::start(&FORCE, &server.url());
+    asking.until_shown("[y/N]");
+    asking.until_shown("lock:k is held by me");
+    asking.until_shown("Released with it: lock:other.");
+    asking.types("y\n");
+    assert_eq!(asking.wait(), Some(0), "{}", asking.screen());
+    assert!(!is_held(&server));
+}
+
+#[test]
+fn the_question_names_all_holders() {
+    let server = Server::start();
+    for owner in ["one", "two"] {
+        acquire(&server, &["k", "--shared", "--owner", owner]);
+    }
+    let mut asking = AtTerminal::start(&FORCE, &server.url());
+    asking.until_shown("Release these 2 leases by force? [y/N]");
+    for owner in ["one", "two"] {
+        asking.until_shown(owner);
+    }
+    // One that ends by itself is not missed, and one that comes is spared.
+    let release = ["lock", "release", "k", "--owner", "one"];
+    Forrst::new(&server, &release).run().check(0);
+    acquire(&server, &["k", "--shared", "--owner", "three"]);
+    asking.types("y\n");
+    assert_eq!(asking.wait(), Some(0), "{}", asking.screen());
+    let status: Value = Forrst::new(&server, &["lock", "status", "k", "--json"]).json();
+    assert_eq!(status["owner"], "three", "{status}");
+    assert_eq!(status["holder_count"], 1);
+}
+
+#[test]
+fn several_leases_are_released_in_one_document() {
+    let server = Server::start();
+    for owner in ["one", "two"] {
+        acquire(&server, &["k", "--limit", "2", "--owner", owner]);
+    }
+    let forced = Forrst::new(&server, &[&FORCE[..], &["--yes", "--json"]].concat()).json();
+    assert_eq!(
+        forced,
+        json!({"released": true, "key": "lock:k", "forced": true, "leases": 2})
+    );
+}
+
+#[test]
+fn holders_that_were_not_shown_stay_and_are_counted() {
+    let server = Server::start();
+    for number in 0..101 {
+        let mut request = Lock::global("k").acquire(&format!("owner {number}"), HOUR);
+        request["call"]["arguments"]["mode"] = "shared".into();
+        assert_eq!(server.ask(&request).status, 200);
+    }
+    let mut asking = AtTerminal::start(&FORCE, &server.url());
+    asking.until_shown("Release these 100 leases by force? [y/N]");
+    asking.types("y\n");
+    assert_eq!(asking.wait(), Some(0), "{}", asking.screen());
+    asking.until_shown("1 more hold it, which were not shown");
+    let status: Value = Forrst::new(&server, &["lock", "status", "k", "--json"]).json();
+    assert_eq!(status["holder_count"], 1);
 }
 
 #[test]

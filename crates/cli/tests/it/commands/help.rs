@@ -4,16 +4,18 @@ use crate::commands::forrst::Forrst;
 use crate::commands::shown;
 
 /// All commands that people see.
-pub(crate) const COMMANDS: [&[&str]; 18] = [
+pub(crate) const COMMANDS: [&[&str]; 20] = [
     &[],
     &["serve"],
     &["call"],
     &["lock"],
     &["lock", "status"],
     &["lock", "list"],
+    &["lock", "waiters"],
     &["lock", "acquire"],
     &["lock", "extend"],
     &["lock", "release"],
+    &["lock", "withdraw"],
     &["lock", "force-release"],
     &["run"],
     &["bench"],

@@ -90,16 +90,17 @@ fn json_is_what_the_functions_answer() {
     let expected = json!({
         "key": "k", "acquired": true, "owner": "me", "scope": "function", "full_key": "lock:demo.echo:k",
         "fence": acquired["fence"], "expires_at": acquired["expires_at"],
+        "ttl_remaining_ms": acquired["ttl_remaining_ms"], "elapsed_ms": acquired["elapsed_ms"],
     });
     assert_eq!(acquired, expected);
     let status = forrst(&["lock", "status", "k", "--function", "demo.echo"]);
     assert_eq!(status["owner"], "me");
     assert_eq!(status["fence"], acquired["fence"]);
     assert_eq!(status["expires_at"], acquired["expires_at"]);
-    assert_eq!(
-        forrst(&["lock", "list"]),
-        json!({"locks": [status], "cursor": null})
-    );
+    let listed = forrst(&["lock", "list"]);
+    assert_eq!(listed["cursor"], json!(null));
+    assert_eq!(listed["locks"][0]["fence"], status["fence"]);
+    assert_eq!(listed["locks"][0]["holder_count"], 1);
     let fence = acquired["fence"].as_str().unwrap();
     let lease = ["lock:demo.echo:k", "--owner", "me", "--fence", fence];
     let extended = forrst(&[&["lock", "extend", "--ttl", "2h"][..], &lease].concat());
@@ -111,7 +112,10 @@ fn json_is_what_the_functions_answer() {
         json!({"released": true, "key": "lock:demo.echo:k"})
     );
     let free = forrst(&["lock", "status", "lock:demo.echo:k"]);
-    assert_eq!(free, json!({"key": "lock:demo.echo:k", "locked": false}));
+    assert_eq!(
+        free,
+        json!({"key": "lock:demo.echo:k", "locked": false, "waiters": 0})
+    );
 }
 
 #[test]

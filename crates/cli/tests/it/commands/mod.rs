@@ -7,6 +7,7 @@ mod fake_server;
 mod force_release;
 mod forrst;
 mod help;
+mod kinds;
 mod list;
 mod lock;
 mod pages;

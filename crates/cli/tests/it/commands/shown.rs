@@ -22,7 +22,11 @@ pub(crate) fn check(name: &str, text: &str) {
         (r"(in|expires in) \d+s\b", "in <span>"),
         (r"\d+(s|ms) ago", "<span> ago"),
         // Columns are as wide as what was replaced.
-        (r" {2,}(ACQUIRED|EXPIRES|FENCE)", "  $1"),
+        (
+            r" {2,}(ACQUIRED|EXPIRES|FENCE|CALLER|SINCE|UNTIL|WAITERS)",
+            "  $1",
+        ),
+        (r"\) {2,}", ")  "),
     ] {
         settings.add_filter(pattern, instead);
     }

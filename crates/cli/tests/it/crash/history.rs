@@ -1,6 +1,6 @@
 //! All that callers have asked and heard, and whether one store that keeps its word can have said it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -17,10 +17,10 @@ pub(crate) struct History {
     pub(crate) starts: usize,
     /// Which of these starts was used last: all that is unanswered from before it is long decided.
     loaded: usize,
-    /// Which lock each fence was given for.
-    fences: HashMap<u64, usize>,
-    /// The highest fence that was known when the server was started last.
-    highest_before: u64,
+    /// The fences of each lock.
+    fences: Vec<BTreeSet<u64>>,
+    /// The highest fence of each lock that was known when the server was started last.
+    highest_before: Vec<u64>,
     pub(crate) acknowledged: usize,
     /// Leases whose grant nobody was told, and which were there after the crash.
     pub(crate) adopted: usize,
@@ -32,12 +32,12 @@ impl History {
     pub(crate) fn new(locks: Vec<Lock>) -> Self {
         Self {
             operations: vec![Vec::new(); locks.len()],
+            fences: vec![BTreeSet::new(); locks.len()],
+            highest_before: vec![0; locks.len()],
             locks,
             began: Instant::now(),
             starts: 0,
             loaded: 0,
-            fences: HashMap::new(),
-            highest_before: 0,
             acknowledged: 0,
             adopted: 0,
         }
@@ -66,19 +66,11 @@ impl History {
         Ok(())
     }
 
-    /// A fence is of one lock. That the same one is only shown for the same lease is checked with the leases.
+    /// Fences grow for each lock. That the same one is only shown for the same lease is checked with the leases.
     fn note_fence(&mut self, lock: usize, fence: u64) -> Checked {
-        let (is_new, first) = match self.fences.get(&fence) {
-            Some(first) => (false, *first),
-            None => (true, lock),
-        };
-        self.fences.insert(fence, first);
-        if first != lock {
-            let other = self.locks[first].full_key();
-            return Err(self.wrong(lock, &format!("fence {fence} was given for {other}, too")));
-        }
-        if is_new && fence <= self.highest_before {
-            let before = self.highest_before;
+        let is_new = self.fences[lock].insert(fence);
+        let before = self.highest_before[lock];
+        if is_new && fence <= before {
             let what =
                 format!("fence {fence} is not above {before}, which was there before the crash");
             return Err(self.wrong(lock, &what));
@@ -88,8 +80,8 @@ impl History {
 
     /// All that is left of the crash has been seen: from now on fences are above all that are known.
     pub(crate) fn go_on(&mut self) {
-        let highest = self.fences.keys().max().copied();
-        self.highest_before = highest.unwrap_or_default();
+        let highest = |fences: &BTreeSet<u64>| fences.last().copied().unwrap_or_default();
+        self.highest_before = self.fences.iter().map(highest).collect();
     }
 
     /// Adds what a status has shown, after a crash.
@@ -99,7 +91,7 @@ impl History {
         let lock = status.lock;
         let mut adopted = None;
         if let Outcome::Held { shown, acquired_at } = &status.outcome
-            && !self.fences.contains_key(&shown.fence)
+            && !self.fences[lock].contains(&shown.fence)
         {
             adopted = Some(self.adopt(lock, shown.clone(), *acquired_at)?);
         }

@@ -9,6 +9,9 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::access::client::Way;
+use crate::access::keys::Guarded;
+
 const LOCK: &str = "urn:cline:forrst:ext:atomic-lock:fn:";
 
 fn acquire(running: &Running, key: &str) {
@@ -71,6 +74,67 @@ fn a_force_release_is_written_down_also_one_that_failed_and_a_moved_file_is_open
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn all_keys_of_a_lease_are_written_down() {
+    let serve = Serve::new(
+        env!("CARGO_BIN_EXE_forrst"),
+        &["--store", "memory:", "--audit-log", "audit.jsonl"],
+    );
+    let running = serve.start();
+    let acquire_set = |keys: Value| {
+        let ttl = json!({"value": 60, "unit": "second"});
+        let arguments = json!({"keys": keys, "owner": "worker-1", "ttl": ttl, "mode": "shared"});
+        running.ask(&request(&format!("{LOCK}acquire"), arguments));
+    };
+    acquire_set(json!(["a", "b"]));
+    force(&running, "b");
+    acquire_set(json!(["a", "c"]));
+    acquire_set(json!(["b", "c"]));
+    force(&running, "c");
+    let text = fs::read_to_string(serve.path("audit.jsonl")).unwrap();
+    let written = entries(&text);
+    let [one, several] = &written[..] else {
+        panic!("{written:#?}");
+    };
+    assert_eq!(one["lock"], "lock:b");
+    assert_eq!(one["locks"], json!(["lock:a", "lock:b"]));
+    assert_eq!(one["holder"], "worker-1");
+    assert_eq!(several["lock"], "lock:c");
+    let leases = several["leases"].as_array().unwrap();
+    assert_eq!(leases.len(), 2);
+    assert_eq!(leases[0]["locks"], json!(["lock:a", "lock:c"]));
+    assert_eq!(leases[1]["locks"], json!(["lock:b", "lock:c"]));
+    assert_eq!(leases[1]["holder"], "worker-1");
+}
+
+#[test]
+fn an_attempt_that_an_admin_withdraws_for_another_caller_is_written_down() {
+    let caller: &[&str] = &["--role", "call"];
+    let guarded = Guarded::with(
+        &["--audit-log", "audit.jsonl"],
+        &[("caller", caller), ("admin", &["--role", "admin"])],
+    );
+    let ttl = json!({"value": 60, "unit": "second"});
+    let attempt = json!({"keys": ["a", "b"], "owner": "worker-1", "attempt": "1", "ttl": ttl});
+    let acquire = request(&format!("{LOCK}acquire"), attempt);
+    let withdraw = json!({"key": "lock:b", "owner": "worker-1", "attempt": "1"});
+    let withdraw = request(&format!("{LOCK}withdraw"), withdraw);
+    let ask = |key: usize, request: &Value| {
+        Way::Http.ask(&guarded.address(), Some(&guarded.keys[key]), request)
+    };
+    assert_eq!(ask(0, &acquire)["result"]["acquired"], true);
+    assert_eq!(ask(1, &withdraw)["result"]["was"], "held");
+    let text = fs::read_to_string(guarded.serve.path("audit.jsonl")).unwrap();
+    let written = entries(&text);
+    let [withdrawn] = &written[..] else {
+        panic!("{written:#?}");
+    };
+    assert_eq!(withdrawn["act"], "withdraw");
+    assert_eq!(withdrawn["who"], "admin");
+    assert_eq!(withdrawn["holder"], "worker-1");
+    assert_eq!(withdrawn["locks"], json!(["lock:a", "lock:b"]));
 }
 
 #[test]

@@ -91,7 +91,10 @@ fn what_runs_longer_than_the_drain_timeout_is_ended_and_its_lock_released() {
     let running = serve.start();
     let status = "urn:cline:forrst:ext:atomic-lock:fn:status";
     let answer = running.call(status, json!({"key": "lock:k"}));
-    assert_eq!(answer["result"], json!({"key": "lock:k", "locked": false}));
+    assert_eq!(
+        answer["result"],
+        json!({"key": "lock:k", "locked": false, "waiters": 0})
+    );
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use std::time::Duration as StdDuration;
 
-use forrst_lock::{Attempt, LockKey, LockName, Owner, Ttl};
-use forrst_protocol::{Duration, Errors, FunctionName};
+use forrst_lock::{Attempt, Note, Owner, Ttl};
+use forrst_protocol::{Duration, Errors, FunctionName, Pointer};
+use serde_json::Value;
 
-use crate::error::internal_error;
+use super::keys::{AskedKeys, NamedKeys};
 use crate::fields::{Fields, boolean, one_of, parsed};
 use crate::limits::Limits;
 
@@ -31,16 +32,18 @@ impl Scope {
 /// What a caller wants of a lock.
 #[derive(Debug)]
 pub(crate) struct LockOptions {
-    pub(crate) key: LockKey,
+    pub(crate) keys: NamedKeys,
     pub(crate) scope: Scope,
-    pub(crate) name: LockName,
     pub(crate) owner: Owner,
+    pub(crate) note: Option<Note>,
     pub(crate) ttl: Ttl,
     /// As it was sent, and what it means.
     pub(crate) block: Option<(Duration, StdDuration)>,
     pub(crate) attempt: Option<Attempt>,
     pub(crate) auto_release: bool,
     pub(crate) renew: bool,
+    /// Where they stand in the request.
+    pub(crate) at: Pointer,
 }
 
 impl LockOptions {
@@ -50,39 +53,93 @@ impl LockOptions {
         function: &FunctionName,
         limits: &Limits,
     ) -> Result<Self, Errors> {
-        let key = fields.required("key", parsed(LockKey::parse));
-        let (ttl, block) = read_ttl_and_block(&mut fields, limits);
+        let at = fields.pointer().clone();
+        let common = Common::read(&mut fields, limits);
         let scope = fields.optional("scope", one_of(&Scope::WORDS));
-        let owner = fields.optional("owner", parsed(Owner::parse));
         let auto_release = fields.optional("auto_release", boolean);
         let renew = fields.optional("renew", boolean);
-        let (key, ttl) = fields.finish_with(key.zip(ttl))?;
+        let common = fields.finish_with(common)?;
         let scope = scope.unwrap_or(Scope::Function);
-        let name = match scope {
-            Scope::Global => LockName::global(&key),
-            Scope::Function => LockName::scoped(function.as_str(), &key)
-                .map_err(|_| Errors::from(internal_error()))?,
+        let function = match scope {
+            Scope::Function => Some(function),
+            Scope::Global => None,
         };
         Ok(Self {
-            key,
+            keys: common.keys.named(function)?,
             scope,
-            name,
-            owner: owner.unwrap_or_else(Owner::random),
-            ttl,
-            block,
+            owner: common.owner,
+            note: common.note,
+            ttl: common.ttl,
+            block: common.block,
             attempt: None,
             auto_release: auto_release.unwrap_or(true),
             renew: renew.unwrap_or(false),
+            at,
+        })
+    }
+
+    /// The arguments of `acquire`.
+    pub(crate) fn read_arguments(mut fields: Fields, limits: &Limits) -> Result<Self, Errors> {
+        let at = fields.pointer().clone();
+        let common = Common::read(&mut fields, limits);
+        let function = fields.optional("function", parsed(FunctionName::parse));
+        let attempt = fields.optional("attempt", parsed(Attempt::parse));
+        let common = fields.finish_with(common)?;
+        let scope = match function {
+            Some(_) => Scope::Function,
+            None => Scope::Global,
+        };
+        Ok(Self {
+            keys: common.keys.named(function.as_ref())?,
+            scope,
+            owner: common.owner,
+            note: common.note,
+            ttl: common.ttl,
+            block: common.block,
+            attempt,
+            auto_release: false,
+            renew: false,
+            at,
         })
     }
 }
 
-/// `ttl`, which is needed, and `block`, which is not; both within the server's limits.
-pub(crate) fn read_ttl_and_block(
-    fields: &mut Fields,
-    limits: &Limits,
-) -> (Option<Ttl>, Option<(Duration, StdDuration)>) {
-    let ttl = read_ttl(fields, limits);
+/// What the extension and `acquire` have in common.
+struct Common {
+    keys: AskedKeys,
+    owner: Owner,
+    note: Option<Note>,
+    ttl: Ttl,
+    block: Option<(Duration, StdDuration)>,
+}
+
+impl Common {
+    fn read(fields: &mut Fields, limits: &Limits) -> Option<Self> {
+        let keys = AskedKeys::read(fields);
+        let ttl = read_ttl(fields, limits);
+        let block = read_block(fields, limits);
+        let owner = fields.optional("owner", parsed(Owner::parse));
+        let note = fields.optional("note", note).flatten();
+        Some(Self {
+            keys: keys?,
+            owner: owner.unwrap_or_else(Owner::random),
+            note,
+            ttl: ttl?,
+            block,
+        })
+    }
+}
+
+/// An empty note is none.
+fn note(value: &Value) -> Result<Option<Note>, String> {
+    match value.as_str() {
+        Some("") => Ok(None),
+        _ => parsed(Note::parse)(value).map(Some),
+    }
+}
+
+/// `block`, within the server's limit.
+fn read_block(fields: &mut Fields, limits: &Limits) -> Option<(Duration, StdDuration)> {
     let block = fields.optional_duration("block");
     if let Some((_, wait)) = block
         && wait > limits.max_block
@@ -90,9 +147,10 @@ pub(crate) fn read_ttl_and_block(
         let max = Duration::from_std(limits.max_block);
         fields.refuse("block", format!("must be at most {max}"));
     }
-    (ttl, block)
+    block
 }
 
+/// `ttl`, which is needed, within the server's limit.
 pub(crate) fn read_ttl(fields: &mut Fields, limits: &Limits) -> Option<Ttl> {
     let (_, time) = fields.required_duration("ttl")?;
     let ttl = Ttl::at_most(time, limits.max_ttl).ok();

@@ -181,6 +181,7 @@ fn describe(context: &Context) -> Value {
             "fence": lease.fence().to_string(),
             "owner": lease.owner(),
             "key": lease.key(),
+            "keys": lease.keys().collect::<Vec<_>>(),
             "is_lost": lease.is_lost(),
         })),
     })

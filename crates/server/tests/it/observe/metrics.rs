@@ -74,6 +74,40 @@ async fn every_end_of_a_call_for_a_lock_is_counted() {
 }
 
 #[tokio::test]
+async fn leases_and_keys_are_told_apart() {
+    let host = Host::start().await;
+    let server = &host.server;
+    let acquire = |mut arguments: Value| {
+        arguments["ttl"] = seconds(60);
+        ask(&function("acquire")).arguments(arguments)
+    };
+    for arguments in [
+        json!({"keys": ["a", "b", "c"]}),
+        json!({"key": "s", "mode": "shared"}),
+        json!({"key": "s", "mode": "shared"}),
+    ] {
+        send(server, &acquire(arguments)).await;
+    }
+    let waits = acquire(json!({"keys": ["a", "x", "y"], "block": seconds(60)}));
+    let waiting = tokio::spawn({
+        let server = server.clone();
+        async move { send(&server, &waits).await }
+    });
+    host.until_waiting(1).await;
+    let during = Scrape::of(host.address).await;
+    during.expect("locks_held", 4.0);
+    during.expect("leases_held", 3.0);
+    during.expect("lock_waiters", 1.0);
+    during.expect("lock_keys_reserved", 2.0);
+    during.expect("lock_acquire_total{result=\"granted\"}", 3.0);
+
+    waiting.abort();
+    host.until_waiting(0).await;
+    let after = Scrape::of(host.address).await;
+    after.expect("lock_keys_reserved", 0.0);
+}
+
+#[tokio::test]
 async fn renew_and_release_metrics_move() {
     let host = Host::start().await;
     let server = &host.server;

@@ -100,6 +100,126 @@ async fn the_page_shows_a_held_lock_and_who_waits_and_keeps_up_without_a_reload(
 }
 
 #[tokio::test]
+async fn kinds_and_all_holders_are_shown_and_released_together() {
+    let host = Host::start().await;
+    let acquire = async |mut arguments: Value| {
+        arguments["ttl"] = seconds(600);
+        let answer = send(&host.server, "acquire", arguments).await;
+        assert_eq!(answer["errors"], Value::Null, "{answer}");
+    };
+    for owner in ["one", "two"] {
+        let note = format!("job of {owner}");
+        acquire(json!({"key": "pool", "limit": 3, "owner": owner, "note": note})).await;
+    }
+    acquire(json!({"keys": ["a", "b"], "mode": "shared", "owner": "set"})).await;
+    let mut tab = open(&host).await;
+    let (pool, a, b) = (row("lock:pool"), row("lock:a"), row("lock:b"));
+    let has = |row: &str, part: &str, text: &str| {
+        format!("{row}?.querySelector('{part}').innerText.includes('{text}')")
+    };
+    tab.until(&has(&pool, ".kind", "2 of 3")).await;
+    tab.until(&has(&pool, ".note", "job of one")).await;
+    tab.until(&has(&pool, ".others", "two")).await;
+    tab.until(&has(&pool, ".others", "job of two")).await;
+    tab.until(&has(&a, ".kind", "shared by 1")).await;
+    tab.until(&has(&a, ".set", "with b")).await;
+    tab.until(&format!("{pool}.querySelector('.set').hidden"))
+        .await;
+    tab.until(&format!("{a}.querySelector('.others').hidden"))
+        .await;
+
+    tab.eval(&format!("{a}.querySelector('button').click()"))
+        .await;
+    tab.until("document.querySelector('#confirm-keys').textContent.includes('lock:b')")
+        .await;
+    tab.eval("document.querySelector('#confirm button.danger').click()")
+        .await;
+    tab.until(&format!("{a} === null && {b} === null")).await;
+    tab.eval(&format!("{pool}.querySelector('button').click()"))
+        .await;
+    tab.until("document.querySelector('#confirm-owner').textContent === 'one, two'")
+        .await;
+    tab.eval("document.querySelector('#confirm button.danger').click()")
+        .await;
+    tab.until(&format!("{pool} === null")).await;
+    tab.expect_no_complaints();
+}
+
+#[tokio::test]
+async fn keys_that_are_reserved_are_counted() {
+    let host = Host::start().await;
+    take(&host, "b", "holder", 600).await;
+    let mut tab = open(&host).await;
+    tab.until("document.querySelector('#reserved').hidden")
+        .await;
+    let arguments = json!({"keys": ["a", "b", "c"], "owner": "set", "ttl": seconds(600), "block": seconds(300)});
+    let server = host.server.clone();
+    tokio::spawn(async move { send(&server, "acquire", arguments).await });
+    host.until_waiting(1).await;
+    tab.until("document.querySelector('#reserved').innerText === '2 free keys are reserved for sets that wait'")
+        .await;
+    tab.expect_no_complaints();
+}
+
+/// The server names a hundred of them.
+#[tokio::test]
+async fn leases_that_are_not_shown_are_not_said_to_be_released() {
+    let host = Host::start().await;
+    for number in 0..102 {
+        let owner = format!("owner {number}");
+        let arguments = json!({"key": "k", "mode": "shared", "owner": owner, "ttl": seconds(600)});
+        let answer = send(&host.server, "acquire", arguments).await;
+        assert_eq!(answer["errors"], Value::Null, "{answer}");
+    }
+    let mut tab = open(&host).await;
+    let row = row("lock:k");
+    tab.until(&format!("{row} !== null")).await;
+    tab.eval(&format!("{row}.querySelector('button').click()"))
+        .await;
+    tab.until(
+        "document.querySelector('#confirm').innerText.includes('Of 102 leases only these 100 end')",
+    )
+    .await;
+    tab.eval("document.querySelector('#confirm button.danger').click()")
+        .await;
+    tab.until("document.querySelector('#said').innerText === 'Released lock:k: 100 leases. 2 more hold it.'")
+        .await;
+    let status = send(&host.server, "status", json!({"key": "lock:k"})).await;
+    assert_eq!(status["result"]["holder_count"], 2);
+    tab.expect_no_complaints();
+}
+
+#[tokio::test]
+async fn a_refusal_is_shown_also_when_another_lease_has_ended() {
+    let host = Host::start().await;
+    for owner in ["one", "two"] {
+        let arguments = json!({"key": "k", "mode": "shared", "owner": owner, "ttl": seconds(600)});
+        send(&host.server, "acquire", arguments).await;
+    }
+    let mut tab = open(&host).await;
+    let row = row("lock:k");
+    tab.until(&format!("{row} !== null")).await;
+    // As a server answers whose store fails between the two.
+    tab.eval(
+        "const real = fetch; window.fetch = async (url, options) => {
+            const reply = await real(url, options);
+            if (!options.body.includes('force-release')) return reply;
+            const frames = await reply.json();
+            frames[1].result.errors = [{code: 'UNAVAILABLE', message: 'The lock store is unavailable'}];
+            return {status: 200, json: async () => frames};
+        }",
+    )
+    .await;
+    tab.eval(&format!("{row}.querySelector('button').click()"))
+        .await;
+    tab.eval("document.querySelector('#confirm button.danger').click()")
+        .await;
+    tab.until("document.querySelector('#said').innerText === 'Only 1 of 2 leases were released: The lock store is unavailable'")
+        .await;
+    tab.expect_no_complaints();
+}
+
+#[tokio::test]
 async fn a_search_filters_by_key_and_owner() {
     let host = Host::start().await;
     take(&host, "user:7", "alice", 600).await;

@@ -175,3 +175,23 @@ async fn a_lease_that_was_forced_away_is_renewed_no_more() {
     next.await.unwrap();
     probe.expect_nothing_left().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_function_under_a_set_is_notified_when_the_set_ends_by_any_key() {
+    let probe = Probe::with(watchful);
+    let set = json!({"keys": ["a", "b"], "scope": "global", "owner": "me"});
+    let holder = probe.start_running(&ask("test.watchful").lock(set)).await;
+    let release = ask("urn:cline:forrst:ext:atomic-lock:fn:release");
+    let release = release.arguments(json!({"key": "lock:b", "owner": "me"}));
+    probe
+        .check(&release, &json!({"result": {"released": true}}))
+        .await;
+    until("the function has waited for the loss", || {
+        !probe.seen.notes.lock().unwrap().is_empty()
+    })
+    .await;
+    assert!(!probe.seen.has_noted("kept"), "it was not notified");
+    probe.seen.open_gate();
+    expect(&holder.await.unwrap(), &json!({"result": "to the end"}));
+    probe.expect_nothing_left().await;
+}

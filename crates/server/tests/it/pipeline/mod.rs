@@ -1,10 +1,13 @@
 //! The way of a request through the server, without any socket: `server.handle(bytes)` on tokio's paused clock.
 
 mod arguments;
+mod attempts;
 mod deadlines;
 mod extensions;
 mod faults;
 mod hang_ups;
+mod holders;
+mod kinds;
 mod leases;
 mod locks;
 mod probe;

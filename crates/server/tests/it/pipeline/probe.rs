@@ -106,7 +106,7 @@ impl Probe {
     pub(crate) async fn holder(&self, full_key: &str) -> Option<String> {
         let name = LockName::parse(full_key).unwrap();
         let (status, _) = self.server.locks().inspect(&name).await.unwrap();
-        status.map(|status| status.lease.owner.to_string())
+        status.holder().map(|lease| lease.owner.to_string())
     }
 
     /// Panics if any lock is held, or anybody waits.

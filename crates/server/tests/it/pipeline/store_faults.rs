@@ -1,16 +1,16 @@
 //! A store that cannot be reached: nothing runs without its lock.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::http::Request;
-use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, Release};
+use forrst_lock::model::{Command, Outcome};
 use forrst_lock::{
-    Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, NotHeld,
-    Page, Settled, StoreError, Ticket, Waiter, Waiting,
+    Answer, Capabilities, ListError, ListRequest, LockName, LockStatus, LockStore, Node, Page,
+    StoreError, Ticket, Waiter,
 };
 use forrst_protocol::ErrorCode;
 use forrst_stores::MemoryStore;
@@ -53,52 +53,20 @@ impl LockStore for Cable {
         self.store.secret()
     }
 
-    async fn acquire(
-        &self,
-        name: &LockName,
-        command: Acquire<Waiter>,
-    ) -> Result<Answer<Acquired>, StoreError> {
+    fn subscribe(&self, node: Weak<dyn Node>) {
+        self.store.subscribe(node);
+    }
+
+    async fn submit(&self, command: Command) -> Result<Answer<Outcome>, StoreError> {
         self.pass()?;
-        self.store.acquire(name, command).await
+        self.store.submit(command).await
     }
 
     fn abandon(&self, name: &LockName, ticket: Ticket) {
         self.store.abandon(name, ticket);
     }
 
-    async fn release(
-        &self,
-        name: &LockName,
-        command: Release,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        self.pass()?;
-        self.store.release(name, command).await
-    }
-
-    async fn extend(
-        &self,
-        name: &LockName,
-        command: Extend,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        self.pass()?;
-        self.store.extend(name, command).await
-    }
-
-    async fn force_release(
-        &self,
-        name: &LockName,
-        command: ForceRelease,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        self.pass()?;
-        self.store.force_release(name, command).await
-    }
-
-    async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {
-        self.pass()?;
-        self.store.settle(name).await
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError> {
+    async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError> {
         self.pass()?;
         self.store.inspect(name).await
     }
@@ -107,7 +75,7 @@ impl LockStore for Cable {
         &self,
         name: &LockName,
         limit: usize,
-    ) -> Result<Answer<Vec<Waiting>>, StoreError> {
+    ) -> Result<Answer<Vec<Waiter>>, StoreError> {
         self.pass()?;
         self.store.queue(name, limit).await
     }
@@ -117,9 +85,9 @@ impl LockStore for Cable {
         self.store.list(request).await
     }
 
-    async fn expire(&self, limit: usize) -> Result<Vec<Lease>, StoreError> {
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         self.pass()?;
-        self.store.expire(limit).await
+        self.store.sweep(limit).await
     }
 
     async fn health(&self) -> Result<(), StoreError> {

@@ -92,7 +92,7 @@ async fn a_lock_of_a_revoked_key_is_not_renewed() {
     until("the function runs", || guarded.seen.started() == 1).await;
     let name = LockName::parse("lock:test.gate:k").unwrap();
     let locks = guarded.server.locks().clone();
-    let is_held = async || locks.inspect(&name).await.unwrap().0.is_some();
+    let is_held = async || locks.inspect(&name).await.unwrap().0.holder().is_some();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(is_held().await, "it is renewed");
     guarded.keep_only(1);

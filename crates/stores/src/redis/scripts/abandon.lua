@@ -3,11 +3,15 @@
 local ticket = ARGV[5]
 
 return step(function()
-  if holder and holder.ticket == ticket then
-    holder = nil
-    changed = true
-  elseif not remove_waiter(ticket) then
-    redis.call('SET', UNDONE, '1', 'PX', UNDONE_TTL)
+  if is_held_by_call(ticket) then
+    if remove_call(ticket) then
+      return { 'nothing' }
+    end
+    return { 'returned', unpack(lease(finish('abandoned'))) }
   end
-  return {}
+  if remove_waiter(ticket) then
+    return { 'left_queue', int(holder and holder.expires or now) }
+  end
+  redis.call('SET', UNDONE, '1', 'PX', UNDONE_TTL)
+  return { 'nothing' }
 end)

@@ -5,7 +5,6 @@ return step(function()
   if not holder or holder.fence ~= fence then
     return { 'not_found' }
   end
-  holder.confirm = nil
-  changed = true
+  confirmed()
   return { 'done', unpack(lease(holder)) }
 end)

@@ -5,8 +5,11 @@ return step(function()
   if why then
     return { why }
   end
+  local before = due(holder)
   holder.expires = now + ttl
+  -- Whoever extends it knows of it.
   holder.confirm = nil
+  report('extended', holder, before)
   changed = true
   return { 'done', unpack(lease(holder)) }
 end)

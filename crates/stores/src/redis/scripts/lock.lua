@@ -1,4 +1,4 @@
--- One step on one lock: forrst_lock::state in Lua.
+-- One step on one lock: forrst_lock::model in Lua, for exclusive locks on single keys.
 --
 -- Every script is this text followed by one command. All keys are of one partition, so they live on one server
 -- of a cluster.
@@ -13,7 +13,8 @@ local now = math.floor(now_micros / 1000)
 local holder
 -- The releases that are remembered, the newest last: { owner, fence, until, forced, newest of its owner }.
 local releases = {}
-local expired, woken = {}, {}
+-- What the step has done to leases, in this order, and what the caller's waiters are told.
+local transitions, woken = {}, {}
 local changed = false
 
 -- Lua would write large numbers as 1.79e+12.
@@ -22,12 +23,12 @@ local function int(number)
 end
 
 local function load()
-  local it = redis.call('HMGET', LOCK, 'owner', 'fence', 'acquired', 'expires', 'attempt', 'ticket', 'confirm',
-    'releases', 'caller')
+  local it = redis.call('HMGET', LOCK, 'owner', 'fence', 'acquired', 'expires', 'attempt', 'calls', 'confirm',
+    'releases', 'caller', 'note')
   if it[1] and it[1] ~= '' then
     holder = {
       owner = it[1], fence = tonumber(it[2]), acquired = tonumber(it[3]), expires = tonumber(it[4]),
-      attempt = it[5], ticket = it[6], confirm = tonumber(it[7]), caller = it[9],
+      attempt = it[5], calls = it[6], confirm = tonumber(it[7]), caller = it[9], note = it[10],
     }
   end
   if it[8] and it[8] ~= '' then
@@ -37,6 +38,11 @@ local function load()
       end
     end
   end
+end
+
+-- When something has to be done about a lease.
+local function due(of)
+  return math.min(of.confirm or of.expires, of.expires)
 end
 
 local function save()
@@ -49,12 +55,12 @@ local function save()
   local packed = last and cmsgpack.pack(releases) or ''
   if holder then
     redis.call('HSET', LOCK, 'owner', holder.owner, 'fence', int(holder.fence), 'acquired', int(holder.acquired),
-      'expires', int(holder.expires), 'attempt', holder.attempt, 'ticket', holder.ticket,
+      'expires', int(holder.expires), 'attempt', holder.attempt, 'calls', holder.calls,
       'confirm', holder.confirm and int(holder.confirm) or '', 'caller', holder.caller,
-      'releases', packed)
+      'note', holder.note, 'releases', packed)
     redis.call('PEXPIREAT', LOCK, int(holder.expires + FORGOTTEN_AFTER))
     redis.call('ZADD', NAMES, 0, NAME)
-    redis.call('ZADD', ENDS, int(holder.confirm or holder.expires), NAME)
+    redis.call('ZADD', ENDS, int(due(holder)), NAME)
   else
     if last then
       redis.call('HSET', LOCK, 'owner', '', 'releases', packed)
@@ -67,7 +73,60 @@ local function save()
 end
 
 local function lease(of)
-  return { of.owner, of.caller, int(of.fence), int(of.acquired), int(of.expires) }
+  return { of.owner, of.caller, of.note, int(of.fence), int(of.acquired), int(of.expires) }
+end
+
+-- The node that runs the step reports it, and no other does. `time` is when something would have had to be done about the
+-- lease; of a grant, by when it has to be confirmed.
+local function report(kind, of, time, waited_since)
+  table.insert(transitions, {
+    kind, time and int(time) or '', waited_since and int(waited_since) or '', unpack(lease(of)),
+  })
+end
+
+-- Ends the lease, and remembers nothing of it.
+local function finish(cause)
+  local ended = holder
+  report(cause, ended, due(ended))
+  holder = nil
+  changed = true
+  return ended
+end
+
+-- Whether this call was given the lease, and can roll it back. `calls` has the tickets of all of them, with commas; it is empty
+-- when they are too many to be told apart.
+local function is_held_by_call(ticket)
+  return holder and string.find(holder.calls, ticket, 1, true)
+end
+
+local function add_call(ticket)
+  if holder.calls ~= '' and not is_held_by_call(ticket) then
+    local is_full = #holder.calls >= MAX_CALLS * (#ticket + 1) - 1
+    holder.calls = is_full and '' or holder.calls .. ',' .. ticket
+    changed = true
+  end
+end
+
+-- Whether there are others that may have told the owner of the lease.
+local function remove_call(ticket)
+  local left = {}
+  for call in string.gmatch(holder.calls, '%x+') do
+    if call ~= ticket then
+      table.insert(left, call)
+    end
+  end
+  holder.calls = table.concat(left, ',')
+  changed = true
+  return #left > 0
+end
+
+-- The node of the waiter that was granted this lease knows of it.
+local function confirmed()
+  if holder.confirm then
+    report('confirmed', holder, holder.confirm)
+    holder.confirm = nil
+    changed = true
+  end
 end
 
 -- What the time says, and never further ahead of it than the margin: then whatever was forgotten, by a crash, a fail-over or
@@ -89,26 +148,25 @@ local function mint()
   return fence
 end
 
-local function grant(to, fence)
+local function grant(to, fence, waited_since, confirm)
   -- An owner whose new lease runs out must learn that, and not that an older one was released.
   for _, release in ipairs(releases) do
     release[5] = release[5] and release[1] ~= to.owner
   end
   holder = {
-    owner = to.owner, caller = to.caller, fence = fence, acquired = now, expires = now + to.ttl,
-    attempt = to.attempt, ticket = to.ticket,
+    owner = to.owner, caller = to.caller, note = to.note, fence = fence, acquired = now, expires = now + to.ttl,
+    attempt = to.attempt, calls = to.ticket, confirm = confirm,
   }
+  report('granted', holder, confirm, waited_since)
   changed = true
 end
 
 local function end_lease(forced)
-  local ended = holder
+  local ended = finish(forced and 'forced' or 'released')
   if #releases == REMEMBERED_RELEASES then
     table.remove(releases, 1)
   end
   table.insert(releases, { ended.owner, ended.fence, now + RELEASE_MEMORY, forced, true })
-  holder = nil
-  changed = true
   return ended
 end
 
@@ -120,7 +178,8 @@ end
 local function add_waiter(waiter, seq)
   redis.call('ZADD', QUEUE, int(seq), waiter.ticket)
   redis.call('HSET', WAITERS, waiter.ticket,
-    cmsgpack.pack({ waiter.owner, waiter.attempt, waiter.ttl, waiter['until'], waiter.node, waiter.caller, waiter.since }))
+    cmsgpack.pack({ waiter.owner, waiter.attempt, waiter.ttl, waiter['until'], waiter.node, waiter.caller, waiter.since,
+      waiter.note }))
   if waiter.attempt ~= '' then
     redis.call('HSET', WAITERS, attempt_field(waiter.owner, waiter.attempt), waiter.ticket)
   end
@@ -134,7 +193,7 @@ local function find_waiter(ticket)
   local it = cmsgpack.unpack(packed)
   return {
     owner = it[1], attempt = it[2], ttl = it[3], ['until'] = it[4], node = it[5], caller = it[6], since = it[7],
-    ticket = ticket,
+    note = it[8], ticket = ticket,
   }
 end
 
@@ -172,26 +231,50 @@ local function tell(waiter, kind)
   end
 end
 
+-- A waiter whose time is over leaves the queue, and so does one whose node has gone: should that node live after all, it finds
+-- this waiter missing and puts it back in its place. The waiter if it stays.
+local function prune(ticket)
+  local waiter = find_waiter(ticket)
+  local is_there = waiter and node_is_alive(waiter.node)
+  if is_there and waiter['until'] > now then
+    return waiter
+  end
+  remove_waiter(ticket)
+  if is_there then
+    tell(waiter, 'timed_out')
+  end
+end
+
+-- Whether so many wait, not counting those of the first that have gone.
+local function is_full(max_queue)
+  if redis.call('ZCARD', QUEUE) < max_queue then
+    return false
+  end
+  for _, ticket in ipairs(redis.call('ZRANGE', QUEUE, 0, PRUNED_AT_ONCE - 1)) do
+    prune(ticket)
+  end
+  return redis.call('ZCARD', QUEUE) >= max_queue
+end
+
+-- Those at the head of the queue whose time is over leave it, and the next one gets the lock if it is free.
 local function hand_over()
-  while not holder do
+  while true do
     local ticket = redis.call('ZRANGE', QUEUE, 0, 0)[1]
     if not ticket then
       return
     end
-    local waiter = remove_waiter(ticket)
-    if not waiter or not node_is_alive(waiter.node) then
-      -- Passed by. Should that node live after all, it finds this waiter missing and puts it back in its place.
-    elseif waiter['until'] <= now then
-      tell(waiter, 'timed_out')
-    else
+    local waiter = prune(ticket)
+    if waiter and holder then
+      return
+    end
+    if waiter then
+      remove_waiter(ticket)
       local fence = mint()
       if fence then
-        grant(waiter, fence)
         -- Nobody runs under this lease before its node has said that it knows of it. So a node that has just died
         -- costs a moment, and not the whole ttl.
-        if waiter.node ~= NODE or MUST_CONFIRM then
-          holder.confirm = math.min(now + CONFIRM_WITHIN, holder.expires)
-        end
+        local must_confirm = waiter.node ~= NODE or MUST_CONFIRM
+        grant(waiter, fence, waiter.since, must_confirm and now + CONFIRM_WITHIN or nil)
         tell(waiter, 'granted')
       else
         tell(waiter, 'exhausted')
@@ -201,16 +284,11 @@ local function hand_over()
 end
 
 local function expire()
-  if not holder then
-    return
+  if holder and holder.expires <= now then
+    finish('expired')
+  elseif holder and due(holder) <= now then
+    finish('unconfirmed')
   end
-  if holder.expires <= now then
-    expired = lease(holder)
-  elseif not (holder.confirm and holder.confirm <= now) then
-    return
-  end
-  holder = nil
-  changed = true
 end
 
 local function is_mine(owner, fence)
@@ -232,11 +310,18 @@ local function not_held(owner, fence)
   return holder and 'owned_by_another' or 'not_found'
 end
 
-local function step(command)
+-- A command acts on a lease that was there before the step, so what is free is handed over after it; but before a newcomer is
+-- considered.
+local function step(command, hands_over_first)
   load()
   expire()
+  if hands_over_first then
+    hand_over()
+  end
   local outcome = command()
-  hand_over()
+  if not hands_over_first then
+    hand_over()
+  end
   save()
-  return { int(now), outcome, expired, woken }
+  return { int(now), outcome, transitions, woken }
 end

@@ -1,13 +1,11 @@
 -- Only the step itself. The caller's first waiters are named after ARGV[4]: it hears which of them holds the lock by now,
 -- and which are not in the queue, because a message was lost or its node was taken for dead.
 return step(function()
-  hand_over()
   local granted, missing = {}, {}
   for place = 5, #ARGV do
     local ticket = ARGV[place]
-    if holder and holder.ticket == ticket then
-      holder.confirm = nil
-      changed = true
+    if is_held_by_call(ticket) then
+      confirmed()
       granted = { ticket, 'granted', unpack(lease(holder)) }
     elseif not redis.call('ZSCORE', QUEUE, ticket) then
       table.insert(missing, ticket)
@@ -21,5 +19,5 @@ return step(function()
     redis.call('ZREM', NAMES, NAME)
     redis.call('ZREM', ENDS, NAME)
   end
-  return { holder and int(holder.expires) or '', redis.call('ZCARD', QUEUE), granted, missing }
-end)
+  return { int(holder and holder.expires or now), redis.call('ZCARD', QUEUE), granted, missing }
+end, true)

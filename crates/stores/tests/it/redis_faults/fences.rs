@@ -3,11 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use forrst_lock::Fence;
-use forrst_lock::state::{Acquired, Wake};
+use forrst_lock::model::{Acquired, Wake};
 use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{RedisOptions as ServerOptions, RedisReplicas, RedisServer};
 
-use crate::redis_faults::ground::{acquire, claim, open, release, take, take_again, wait};
+use crate::redis_faults::ground::{acquire, call, open, release, take, take_again, wait};
 
 /// The fences of one lock, each of which has to be greater than all before it.
 struct Fences {
@@ -111,9 +111,9 @@ async fn past_the_last_fence_nothing_is_granted() {
     redis.cli(&["HSET", counter, "fence", "899999999999999"]);
     let last = take(&store, "k").await;
     assert_eq!(last.fence, Fence::MAX);
-    let waiting = wait(&store, "k", claim("b")).await;
+    let waiting = wait(&store, call("k", "b")).await;
     release(&store, &last).await;
-    assert_eq!(waiting.await.unwrap(), Wake::FencesExhausted);
-    let refused = acquire(&store, "k", claim("c")).await.unwrap();
+    assert_eq!(waiting.wake.await.unwrap(), Wake::FencesExhausted);
+    let refused = acquire(&store, call("k", "c")).await.unwrap();
     assert_eq!(refused, Acquired::FencesExhausted);
 }

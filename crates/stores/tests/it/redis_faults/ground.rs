@@ -1,12 +1,16 @@
 //! A store on a real Redis, and the calls that a service makes on it.
 
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use forrst_lock::state::{Acquire, Acquired, Claim, Extend, Release, Wait, Wake};
-use forrst_lock::{Lease, LockKey, LockName, LockStore, Owner, StoreError, Ticket, Ttl, Waiter};
+use forrst_lock::model::{Acquire, Acquired, Claim, Held, Transition, Wait, Wake};
+use forrst_lock::{
+    Lease, LockKey, LockName, LockStatus, LockStore, LockStoreExt, Locks, Node, Owner, StoreError,
+    Ticket, Timestamp, Ttl,
+};
 use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::RedisServer;
-use tokio::sync::oneshot::Receiver;
+use tokio::sync::oneshot::{Receiver, Sender, channel};
 use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) use forrst_testkit::PATIENCE;
@@ -16,13 +20,29 @@ pub(crate) fn name(key: &str) -> LockName {
     LockName::global(&LockKey::parse(key).unwrap())
 }
 
-pub(crate) fn claim(owner: &str) -> Claim {
-    Claim {
-        owner: Owner::parse(owner).unwrap(),
-        caller: None,
-        attempt: None,
+/// A call for a lock, which is given up at once if it is held.
+pub(crate) fn call(key: &str, owner: &str) -> Acquire {
+    Acquire {
+        claim: Claim {
+            locks: Locks::exclusive(name(key)),
+            owner: Owner::parse(owner).unwrap(),
+            caller: None,
+            note: None,
+            attempt: None,
+            ttl: Ttl::new(Duration::from_secs(3600)).unwrap(),
+        },
         ticket: Ticket::random(),
-        ttl: Ttl::new(Duration::from_secs(3600)).unwrap(),
+        node: None,
+        wait: None,
+    }
+}
+
+/// Who the lease is to be released or extended for.
+pub(crate) fn held(lease: &Lease) -> Held {
+    Held {
+        name: lease.name().clone(),
+        owner: lease.owner.clone(),
+        fence: Some(lease.fence),
     }
 }
 
@@ -31,18 +51,13 @@ pub(crate) async fn open(redis: &RedisServer) -> RedisStore {
     store.unwrap()
 }
 
-pub(crate) async fn acquire(
-    store: &RedisStore,
-    key: &str,
-    claim: Claim,
-) -> Result<Acquired, StoreError> {
-    let command = Acquire { claim, wait: None };
-    let answer = store.acquire(&name(key), command).await;
+pub(crate) async fn acquire(store: &RedisStore, call: Acquire) -> Result<Acquired, StoreError> {
+    let answer = store.acquire(call).await;
     answer.map(|answer| answer.outcome)
 }
 
 pub(crate) async fn take(store: &RedisStore, key: &str) -> Lease {
-    match acquire(store, key, claim("a")).await {
+    match acquire(store, call(key, "a")).await {
         Ok(Acquired::Granted(lease)) => lease,
         other => panic!("{key} should be free: {other:?}"),
     }
@@ -52,7 +67,7 @@ pub(crate) async fn take(store: &RedisStore, key: &str) -> Lease {
 pub(crate) async fn take_again(store: &RedisStore, key: &str) -> Lease {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
-        if let Ok(Acquired::Granted(lease)) = acquire(store, key, claim("a")).await {
+        if let Ok(Acquired::Granted(lease)) = acquire(store, call(key, "a")).await {
             return lease;
         }
         sleep(Duration::from_millis(20)).await;
@@ -60,30 +75,61 @@ pub(crate) async fn take_again(store: &RedisStore, key: &str) -> Lease {
     panic!("{key} should become free");
 }
 
-pub(crate) async fn wait(store: &RedisStore, key: &str, claim: Claim) -> Receiver<Wake> {
-    let (waiter, wake) = Waiter::channel();
+/// A call that waits. Dropped, it is not there any more to be woken.
+#[derive(Debug)]
+pub(crate) struct WaitingCall {
+    pub(crate) wake: Receiver<Wake>,
+    _node: Arc<OneCall>,
+}
+
+/// The process that made the call, as far as the store knows.
+#[derive(Debug)]
+struct OneCall {
+    ticket: Ticket,
+    wake: Mutex<Option<Sender<Wake>>>,
+}
+
+impl Node for OneCall {
+    fn wake(&self, ticket: Ticket, wake: Wake) -> bool {
+        if ticket != self.ticket {
+            return false;
+        }
+        let sender = self.wake.lock().unwrap().take();
+        sender.is_some_and(|sender| sender.send(wake).is_ok())
+    }
+
+    fn changed(&self, _: &Transition, _: Timestamp) {}
+}
+
+pub(crate) async fn wait(store: &RedisStore, call: Acquire) -> WaitingCall {
+    let (sender, wake) = channel();
+    let node = Arc::new(OneCall {
+        ticket: call.ticket,
+        wake: Mutex::new(Some(sender)),
+    });
+    let weak: Weak<OneCall> = Arc::downgrade(&node);
+    store.subscribe(weak);
     let wait = Some(Wait {
         timeout: Duration::from_secs(60),
-        max_ahead: 100,
-        waiter,
+        max_queue: 100,
+        again: None,
     });
-    let answer = store.acquire(&name(key), Acquire { claim, wait }).await;
-    let outcome = answer.unwrap().outcome;
+    let outcome = acquire(store, Acquire { wait, ..call }).await.unwrap();
     assert!(matches!(outcome, Acquired::Queued { .. }), "{outcome:?}");
-    wake
+    WaitingCall { wake, _node: node }
 }
 
 pub(crate) async fn release(store: &RedisStore, lease: &Lease) {
-    let command = Release {
-        owner: lease.owner.clone(),
-        fence: Some(lease.fence),
-    };
-    let answer = store.release(&lease.name, command).await.unwrap();
+    let answer = store.release(held(lease)).await.unwrap();
     assert_eq!(answer.outcome.as_ref(), Ok(lease));
 }
 
+pub(crate) async fn inspect(store: &RedisStore, key: &str) -> LockStatus {
+    store.inspect(&name(key)).await.unwrap().outcome
+}
+
 /// Looks at the key as the service does while somebody waits, until there is news.
-pub(crate) async fn hears(store: &RedisStore, key: &str, wake: Receiver<Wake>) -> Wake {
+pub(crate) async fn hears(store: &RedisStore, key: &str, call: WaitingCall) -> Wake {
     let looks = async {
         loop {
             let _ = store.settle(&name(key)).await;
@@ -91,7 +137,7 @@ pub(crate) async fn hears(store: &RedisStore, key: &str, wake: Receiver<Wake>) -
         }
     };
     tokio::select! {
-        heard = timeout(PATIENCE, wake) => heard.expect("news in time").unwrap(),
+        heard = timeout(PATIENCE, call.wake) => heard.expect("news in time").unwrap(),
         () = looks => unreachable!(),
     }
 }
@@ -107,24 +153,19 @@ pub(crate) fn granted(wake: &Wake) -> &Lease {
 /// was given up is undone.
 pub(crate) async fn looks_after_what_is_held(
     store: &RedisStore,
-    held: &Lease,
-    waiting: Receiver<Wake>,
+    lease: &Lease,
+    waiting: WaitingCall,
     given_up: (&str, Ticket),
 ) {
-    let extend = Extend {
-        owner: held.owner.clone(),
-        fence: Some(held.fence),
-        ttl: Ttl::new(Duration::from_secs(7200)).unwrap(),
-    };
-    let extended = store.extend(&held.name, extend).await.unwrap();
+    let ttl = Ttl::new(Duration::from_secs(7200)).unwrap();
+    let extended = store.extend(held(lease), ttl).await.unwrap();
     release(store, &extended.outcome.unwrap()).await;
     let next = hears(store, "held", waiting).await;
     release(store, granted(&next)).await;
     let (key, ticket) = given_up;
     store.abandon(&name(key), ticket);
     until("it is undone", async || {
-        let status = store.inspect(&name(key)).await.unwrap();
-        status.outcome.is_none()
+        inspect(store, key).await.holder().is_none()
     })
     .await;
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use forrst_lock::state::{Acquired, Claim};
+use forrst_lock::model::Acquired;
 use forrst_lock::{LockStore, Page, Ttl};
 use forrst_stores::{RedisError, RedisOptions, RedisStore};
 use forrst_testkit::RedisServer;
 use tokio::time::sleep;
 
-use crate::redis_faults::ground::{acquire, claim, granted, open, release, take, wait};
+use crate::redis_faults::ground::{acquire, call, granted, open, release, take, wait};
 
 #[tokio::test]
 async fn prefixes_do_not_see_each_other() {
@@ -42,7 +42,7 @@ async fn prefixes_do_not_see_each_other() {
 #[tokio::test]
 async fn a_newer_format_is_refused() {
     let redis = RedisServer::start();
-    redis.cli(&["SET", "forrst:format", "3"]);
+    redis.cli(&["SET", "forrst:format", "4"]);
     let refused = RedisStore::open(&redis.url(), &RedisOptions::default()).await;
     assert!(matches!(refused, Err(RedisError::OtherFormat { .. })));
 }
@@ -53,9 +53,9 @@ async fn locks_leave_nothing_behind() {
     let store = open(&redis).await;
     for key in ["a", "b", "c"] {
         let lease = take(&store, key).await;
-        let waiting = wait(&store, key, claim("b")).await;
+        let waiting = wait(&store, call(key, "b")).await;
         release(&store, &lease).await;
-        release(&store, granted(&waiting.await.unwrap())).await;
+        release(&store, granted(&waiting.wake.await.unwrap())).await;
     }
     let keys = redis.cli(&["KEYS", "*"]);
     let lasting: Vec<&str> = keys
@@ -72,8 +72,9 @@ async fn locks_leave_nothing_behind() {
 async fn take_briefly(store: &RedisStore, keys: impl IntoIterator<Item = String>) {
     let ttl = Ttl::new(Duration::from_millis(1)).unwrap();
     for key in keys {
-        let claim = Claim { ttl, ..claim("a") };
-        let acquired = acquire(store, &key, claim).await.unwrap();
+        let mut call = call(&key, "a");
+        call.claim.ttl = ttl;
+        let acquired = acquire(store, call).await.unwrap();
         assert!(matches!(acquired, Acquired::Granted(_)), "{acquired:?}");
     }
     sleep(Duration::from_millis(5)).await;
@@ -88,9 +89,9 @@ async fn a_name_whose_lease_is_long_gone_is_swept_away() {
     for lock in redis.cli(&["KEYS", "*:lock:*"]).split_whitespace() {
         redis.cli(&["DEL", lock]);
     }
-    assert_eq!(store.held().await.unwrap(), 20);
-    assert_eq!(store.expire(100).await.unwrap(), []);
-    assert_eq!(store.held().await.unwrap(), 0);
+    assert_eq!(store.counts().await.unwrap().keys, 20);
+    assert_eq!(store.sweep(100).await.unwrap(), 20);
+    assert_eq!(store.counts().await.unwrap().keys, 0);
     let left = redis.cli(&["KEYS", "*:names"]) + &redis.cli(&["KEYS", "*:ends"]);
     assert_eq!(left.trim(), "");
 }
@@ -104,7 +105,7 @@ async fn a_partition_that_fails_does_not_keep_the_others_from_being_swept() {
     let broken = broken.split_whitespace().next().unwrap();
     let among_them: usize = redis.cli(&["ZCARD", broken]).trim().parse().unwrap();
     redis.cli(&["SET", broken, "no sorted set"]);
-    assert_eq!(store.expire(100).await.unwrap().len(), 20 - among_them);
+    assert_eq!(store.sweep(100).await.unwrap(), 20 - among_them);
 }
 
 #[tokio::test]
@@ -118,7 +119,7 @@ async fn a_partition_where_much_runs_out_does_not_keep_the_others_from_being_swe
     let before: Vec<usize> = partitions.iter().map(left).collect();
     // Once for each partition there is, and one lock each time.
     for _ in 0..64 {
-        store.expire(1).await.unwrap();
+        store.sweep(1).await.unwrap();
     }
     for (ends, before) in partitions.iter().zip(before) {
         assert!(left(ends) < before, "{ends} still has all {before}");

@@ -7,20 +7,20 @@ use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{Proxy, RedisServer, Way};
 use tokio::time::timeout;
 
-use crate::redis_faults::ground::{PATIENCE, acquire, claim, name, open, take, until};
+use crate::redis_faults::ground::{PATIENCE, acquire, call, name, open, take, until};
 
 #[tokio::test]
 async fn a_call_that_arrives_after_it_was_given_up_comes_to_nothing() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
-    let late = claim("late");
+    let late = call("k", "late");
     store.abandon(&name("k"), late.ticket);
     let mark = format!("*undone:{:032x}", late.ticket.0);
     until("it is marked", async || {
         !redis.cli(&["KEYS", &mark]).is_empty()
     })
     .await;
-    assert!(acquire(&store, "k", late).await.is_err());
+    assert!(acquire(&store, late).await.is_err());
     take(&store, "k").await;
 }
 
@@ -39,7 +39,7 @@ async fn what_ran_behind_a_call_that_redis_refused_may_have_been_done() {
     proxy.delay(Way::ToClient, PATIENCE);
     let ask = |key: &'static str| {
         let store = store.clone();
-        tokio::spawn(async move { acquire(&store, key, claim("a")).await })
+        tokio::spawn(async move { acquire(&store, call(key, "a")).await })
     };
     redis.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     let refused = ask("refused");
@@ -70,15 +70,16 @@ async fn what_was_given_up_is_undone_before_the_store_is_closed() {
     let (ends, stays) = (open(&redis).await, open(&redis).await);
     let mut calls = Vec::new();
     for number in 0..300 {
-        let (key, call) = (format!("k{number}"), claim("a"));
+        let key = format!("k{number}");
+        let call = call(&key, "a");
         calls.push((name(&key), call.ticket));
-        acquire(&ends, &key, call).await.unwrap();
+        acquire(&ends, call).await.unwrap();
     }
     for (name, ticket) in calls {
         ends.abandon(&name, ticket);
     }
     ends.close().await;
-    assert_eq!(stays.held().await.unwrap(), 0);
+    assert_eq!(stays.counts().await.unwrap().keys, 0);
 }
 
 #[tokio::test]
@@ -86,6 +87,6 @@ async fn a_store_whose_redis_is_gone_is_closed_all_the_same() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
     redis.kill();
-    store.abandon(&name("k"), claim("a").ticket);
+    store.abandon(&name("k"), call("k", "a").ticket);
     timeout(PATIENCE, store.close()).await.expect("an end");
 }

@@ -2,7 +2,7 @@
 
 mod fences;
 mod full;
-mod ground;
+pub(crate) mod ground;
 mod keyspace;
 mod lost_answers;
 mod replicas;

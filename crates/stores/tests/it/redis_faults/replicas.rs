@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use forrst_lock::state::{Acquired, Extend};
-use forrst_lock::{Lease, LockStore, StoreError, Ttl};
+use forrst_lock::model::Acquired;
+use forrst_lock::{Lease, LockStore, LockStoreExt, StoreError, Ttl};
 use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::RedisReplicas;
 use tokio::task::JoinSet;
 
-use crate::redis_faults::ground::{acquire, claim, granted, hears, release, take, wait};
+use crate::redis_faults::ground::{acquire, call, granted, hears, held, release, take, wait};
 
 /// A replica that has just come takes its time for the first answer.
 async fn first_lease(store: &RedisStore) -> Lease {
     for number in 0..10 {
-        let acquired = acquire(store, &format!("first {number}"), claim("a")).await;
+        let acquired = acquire(store, call(&format!("first {number}"), "a")).await;
         if let Ok(Acquired::Granted(lease)) = acquired {
             return lease;
         }
@@ -36,13 +36,13 @@ async fn a_grant_counts_only_when_enough_replicas_have_it() {
     let lease = first_lease(&store).await;
     release(&store, &lease).await;
     let lease = take(&store, "k").await;
-    let waiting = wait(&store, "k", claim("b")).await;
+    let waiting = wait(&store, call("k", "b")).await;
     release(&store, &lease).await;
     let wake = hears(&store, "k", waiting).await;
     release(&store, granted(&wake)).await;
 
     replicas.replicas()[0].pause();
-    let refused = acquire(&store, "k", claim("c")).await;
+    let refused = acquire(&store, call("k", "c")).await;
     assert!(
         matches!(refused, Err(StoreError::MaybeDone(_))),
         "{refused:?}"
@@ -59,7 +59,7 @@ async fn a_replica_that_stands_still_holds_up_nothing_but_grants() {
     };
     let store = RedisStore::open(&replicas.url(), &options).await.unwrap();
     let store = Arc::new(store);
-    let held = first_lease(&store).await;
+    let lease = first_lease(&store).await;
     replicas.replicas()[0].pause();
     let failed = Arc::new(AtomicUsize::new(0));
     let mut crowd = JoinSet::new();
@@ -68,7 +68,7 @@ async fn a_replica_that_stands_still_holds_up_nothing_but_grants() {
         crowd.spawn(async move {
             for round in 0.. {
                 let key = format!("{number} {round}");
-                let refused = acquire(&store, &key, claim("a")).await;
+                let refused = acquire(&store, call(&key, "a")).await;
                 assert!(refused.is_err(), "{refused:?}");
                 failed.fetch_add(1, Ordering::Relaxed);
                 tokio::task::yield_now().await;
@@ -76,14 +76,11 @@ async fn a_replica_that_stands_still_holds_up_nothing_but_grants() {
         });
     }
     while failed.load(Ordering::Relaxed) < 64 {
-        let extend = Extend {
-            owner: held.owner.clone(),
-            fence: Some(held.fence),
-            ttl: Ttl::new(Duration::from_secs(3600)).unwrap(),
-        };
-        let extended = store.extend(&held.name, extend).await.unwrap();
+        let ttl = Ttl::new(Duration::from_secs(3600)).unwrap();
+        let extended = store.extend(held(&lease), ttl).await.unwrap();
         assert!(extended.outcome.is_ok(), "{:?}", extended.outcome);
-        assert!(store.inspect(&held.name).await.unwrap().outcome.is_some());
+        let status = store.inspect(lease.name()).await.unwrap().outcome;
+        assert!(status.holder().is_some());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -4,7 +4,7 @@ use forrst_lock::LockStore;
 use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{RedisCluster, RedisServer};
 
-use crate::redis_faults::ground::{acquire, claim, name, release, take, take_again, until};
+use crate::redis_faults::ground::{acquire, call, name, release, take, take_again, until};
 
 /// A slot on its way between two servers, with all its keys at the new one: the old one says ASK to whoever asks.
 struct Move<'a> {
@@ -55,14 +55,14 @@ async fn a_slot_that_moves_costs_its_own_locks_a_while_and_the_others_nothing() 
         assert!(store.inspect(&name("k")).await.is_err());
         // Of other partitions, and other servers.
         for other in ["a", "b", "c", "d"] {
-            let other = acquire(&store, &format!("{other}{round}"), claim("a")).await;
+            let other = acquire(&store, call(&format!("{other}{round}"), "a")).await;
             assert!(other.is_ok(), "{other:?}");
         }
     }
     moving.end(&cluster);
     until("it is found at its new place", async || {
         let status = store.inspect(&name("k")).await.map(|answer| answer.outcome);
-        status.is_ok_and(|status| status.is_some_and(|status| status.lease == held))
+        status.is_ok_and(|status| status.holder() == Some(&held))
     })
     .await;
     release(&store, &held).await;

@@ -10,7 +10,7 @@ use forrst_testkit::{Proxy, RedisReplicas, RedisServer, Traffic, Way};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::redis_faults::ground::{acquire, claim, name, open, release, take, take_again, until};
+use crate::redis_faults::ground::{acquire, call, name, open, release, take, take_again, until};
 
 /// Callers that do not wait for each other: there is never a moment without something to write.
 struct Crowd(#[allow(dead_code, reason = "it ends with this")] JoinSet<()>);
@@ -34,11 +34,11 @@ impl Crowd {
 
 /// Whether calls fail without being sent: nobody waits for one who does not answer.
 async fn fails_at_once(store: &RedisStore) -> bool {
-    let answer = acquire(store, "k", claim("late")).await;
+    let answer = acquire(store, call("k", "late")).await;
     match answer {
         Err(StoreError::NotDone(_)) => true,
         Err(StoreError::MaybeDone(_)) => false,
-        Ok(_) => panic!("nobody can have answered"),
+        other => panic!("nobody can have answered: {other:?}"),
     }
 }
 
@@ -91,7 +91,7 @@ async fn a_store_that_is_gone_leaves_no_connection_behind() {
     assert!(connections() > nobody);
     drop(store);
     until("nobody is connected", async || connections() == nobody).await;
-    redis.cli(&["SET", "forrst:format", "3"]);
+    redis.cli(&["SET", "forrst:format", "4"]);
     let refused = RedisStore::open(&redis.url(), &RedisOptions::default()).await;
     assert!(refused.is_err());
     until("nobody is connected", async || connections() == nobody).await;

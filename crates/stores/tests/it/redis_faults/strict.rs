@@ -5,7 +5,7 @@ use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::RedisServer;
 
 use crate::redis_faults::ground::{
-    acquire, claim, looks_after_what_is_held, take, take_again, until, wait,
+    acquire, call, looks_after_what_is_held, take, take_again, until, wait,
 };
 
 /// Changes what is looked at with each new connection, and breaks the one there is.
@@ -25,20 +25,20 @@ async fn what_is_unsafe_grants_nothing_until_it_is_put_right() {
     let store = RedisStore::open(&redis.url(), &options).await.unwrap();
     // One time may be luck: the look must not come before the connection can be used.
     for round in 0..5 {
-        let held = take(&store, "held").await;
-        let waiting = wait(&store, "held", claim("b")).await;
-        let given_up = claim("a");
-        let ticket = given_up.ticket;
+        let lease = take(&store, "held").await;
+        let waiting = wait(&store, call("held", "b")).await;
         let free = format!("free {round}");
-        acquire(&store, &free, given_up).await.unwrap();
+        let given_up = call(&free, "a");
+        let ticket = given_up.ticket;
+        acquire(&store, given_up).await.unwrap();
 
         set_up_anew(&redis, "appendonly", "no");
         until("nothing is granted", async || {
-            let refused = acquire(&store, &format!("new {round}"), claim("a")).await;
+            let refused = acquire(&store, call(&format!("new {round}"), "a")).await;
             matches!(refused, Err(StoreError::NotDone(why)) if why.to_string().contains("persistence"))
         })
         .await;
-        looks_after_what_is_held(&store, &held, waiting, (&free, ticket)).await;
+        looks_after_what_is_held(&store, &lease, waiting, (&free, ticket)).await;
 
         // Nobody connects anew for that.
         redis.cli(&["CONFIG", "SET", "appendonly", "yes"]);

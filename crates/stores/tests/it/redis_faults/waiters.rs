@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use forrst_lock::LockStore;
-use forrst_lock::state::ForceRelease;
+use forrst_lock::{LockStore, LockStoreExt};
 use forrst_testkit::RedisServer;
 use tokio::time::{sleep, timeout};
 
 use crate::redis_faults::ground::{
-    PATIENCE, claim, granted, hears, name, open, release, take, wait,
+    PATIENCE, call, granted, hears, inspect, name, open, release, take, wait,
 };
 
 fn forget_who_waits(redis: &RedisServer, key: &str) {
@@ -24,13 +23,13 @@ async fn a_grant_to_a_node_that_has_just_died_goes_on_within_seconds() {
     let redis = RedisServer::start();
     let (alive, dying) = (open(&redis).await, open(&redis).await);
     let lease = take(&alive, "k").await;
-    let _unheard = wait(&dying, "k", claim("b")).await;
-    let behind = wait(&alive, "k", claim("c")).await;
+    let _unheard = wait(&dying, call("k", "b")).await;
+    let behind = wait(&alive, call("k", "c")).await;
     // Its name stays in the queue, and as far as Redis knows it is well.
     drop(dying);
     release(&alive, &lease).await;
-    let held = alive.inspect(&name("k")).await.unwrap().outcome.unwrap();
-    assert_eq!(held.lease.owner.as_str(), "b");
+    let status = inspect(&alive, "k").await;
+    assert_eq!(status.holder().unwrap().owner.as_str(), "b");
     let wake = hears(&alive, "k", behind).await;
     assert_eq!(granted(&wake).owner.as_str(), "c");
 }
@@ -40,16 +39,16 @@ async fn a_waiter_that_redis_has_forgotten_gets_its_place_back() {
     let redis = RedisServer::start();
     let (one, other) = (open(&redis).await, open(&redis).await);
     let lease = take(&one, "k").await;
-    let first = wait(&one, "k", claim("first")).await;
+    let first = wait(&one, call("k", "first")).await;
     forget_who_waits(&redis, "k");
     // Places are by time, to the millisecond; in an empty queue nothing else says who was first.
     sleep(Duration::from_millis(2)).await;
-    let mut second = wait(&other, "k", claim("second")).await;
+    let mut second = wait(&other, call("k", "second")).await;
     one.settle(&name("k")).await.unwrap();
     release(&one, &lease).await;
     let wake = hears(&one, "k", first).await;
     assert_eq!(granted(&wake).owner.as_str(), "first");
-    assert!(second.try_recv().is_err());
+    assert!(second.wake.try_recv().is_err());
     release(&other, granted(&wake)).await;
     let wake = hears(&other, "k", second).await;
     assert_eq!(granted(&wake).owner.as_str(), "second");
@@ -65,7 +64,7 @@ async fn waiters_that_redis_has_forgotten_come_back_in_their_order() {
         let lease = take(&store, &key).await;
         let mut waiting = Vec::new();
         for number in 0..16 {
-            waiting.push(wait(&store, &key, claim(&format!("{number}"))).await);
+            waiting.push(wait(&store, call(&key, &format!("{number}"))).await);
         }
         forget_who_waits(&redis, &key);
         release(&store, &lease).await;
@@ -85,7 +84,7 @@ async fn a_crowd_that_redis_has_forgotten_comes_back_as_a_whole() {
     take(&store, "k").await;
     let mut waiting = Vec::new();
     for number in 0..100 {
-        waiting.push(wait(&store, "k", claim(&format!("{number}"))).await);
+        waiting.push(wait(&store, call("k", &format!("{number}"))).await);
     }
     forget_who_waits(&redis, "k");
     store.settle(&name("k")).await.unwrap();
@@ -102,19 +101,16 @@ async fn a_waiter_whose_lease_was_ended_before_it_knew_asks_again_at_once() {
     let (one, other) = (open(&redis).await, open(&redis).await);
     for _ in 0..20 {
         let lease = take(&one, "k").await;
-        let wake = wait(&other, "k", claim("b")).await;
+        let call = wait(&other, call("k", "b")).await;
         release(&one, &lease).await;
-        one.force_release(&name("k"), ForceRelease::default())
+        one.force_release(&name("k"), None)
             .await
             .unwrap()
             .outcome
             .unwrap();
-        let wake = timeout(PATIENCE, wake).await.expect("news in time");
+        let wake = timeout(PATIENCE, call.wake).await.expect("news in time");
         // It may have known, and then that was its lease.
-        let _ = other
-            .force_release(&name("k"), ForceRelease::default())
-            .await
-            .unwrap();
+        let _ = other.force_release(&name("k"), None).await.unwrap();
         granted(&wake.unwrap());
     }
 }

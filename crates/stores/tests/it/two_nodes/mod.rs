@@ -1,14 +1,14 @@
 //! Two stores on one Redis that look like one: every call goes to the other one in turn.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, Weak};
 
 use async_trait::async_trait;
-use forrst_lock::state::{Acquire, Acquired, Extend, ForceRelease, NotHeld, Release};
+use forrst_lock::model::{Command, Outcome};
 use forrst_lock::{
-    Answer, Capabilities, Lease, ListError, ListRequest, LockName, LockStatus, LockStore, Page,
-    Settled, StoreError, Ticket, Waiter, Waiting,
+    Answer, Capabilities, ListError, ListRequest, LockName, LockStatus, LockStore, Node, Page,
+    Secret, StoreError, Ticket, Waiter,
 };
 use forrst_stores::RedisStore;
 
@@ -16,7 +16,7 @@ use forrst_stores::RedisStore;
 pub(crate) struct TwoNodes {
     nodes: [RedisStore; 2],
     turn: AtomicUsize,
-    /// A call is given up where it was made.
+    /// A call is abandoned where it was made.
     calls: Mutex<HashMap<Ticket, usize>>,
 }
 
@@ -36,6 +36,11 @@ impl TwoNodes {
     fn next(&self) -> &RedisStore {
         &self.nodes[self.turn()]
     }
+
+    fn of_call(&self, ticket: Ticket) -> &RedisStore {
+        let node = self.calls.lock().unwrap().get(&ticket).copied();
+        &self.nodes[node.unwrap_or(0)]
+    }
 }
 
 #[async_trait]
@@ -44,55 +49,34 @@ impl LockStore for TwoNodes {
         self.nodes[0].capabilities()
     }
 
-    fn secret(&self) -> forrst_lock::Secret {
+    fn secret(&self) -> Secret {
         self.nodes[0].secret()
     }
 
-    async fn acquire(
-        &self,
-        name: &LockName,
-        command: Acquire<Waiter>,
-    ) -> Result<Answer<Acquired>, StoreError> {
-        let node = self.turn();
-        let ticket = command.claim.ticket;
-        self.calls.lock().unwrap().insert(ticket, node);
-        self.nodes[node].acquire(name, command).await
+    fn subscribe(&self, node: Weak<dyn Node>) {
+        for store in &self.nodes {
+            store.subscribe(node.clone());
+        }
+    }
+
+    async fn submit(&self, command: Command) -> Result<Answer<Outcome>, StoreError> {
+        let store = match &command {
+            Command::Acquire(acquire) => {
+                let node = self.turn();
+                self.calls.lock().unwrap().insert(acquire.ticket, node);
+                &self.nodes[node]
+            }
+            Command::Abandon { ticket, .. } => self.of_call(*ticket),
+            _ => self.next(),
+        };
+        store.submit(command).await
     }
 
     fn abandon(&self, name: &LockName, ticket: Ticket) {
-        let node = self.calls.lock().unwrap().get(&ticket).copied();
-        self.nodes[node.unwrap_or(0)].abandon(name, ticket);
+        self.of_call(ticket).abandon(name, ticket);
     }
 
-    async fn release(
-        &self,
-        name: &LockName,
-        command: Release,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        self.next().release(name, command).await
-    }
-
-    async fn extend(
-        &self,
-        name: &LockName,
-        command: Extend,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        self.next().extend(name, command).await
-    }
-
-    async fn force_release(
-        &self,
-        name: &LockName,
-        command: ForceRelease,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        self.next().force_release(name, command).await
-    }
-
-    async fn settle(&self, name: &LockName) -> Result<Answer<Settled>, StoreError> {
-        self.next().settle(name).await
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<Answer<Option<LockStatus>>, StoreError> {
+    async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError> {
         self.next().inspect(name).await
     }
 
@@ -100,7 +84,7 @@ impl LockStore for TwoNodes {
         &self,
         name: &LockName,
         limit: usize,
-    ) -> Result<Answer<Vec<Waiting>>, StoreError> {
+    ) -> Result<Answer<Vec<Waiter>>, StoreError> {
         self.next().queue(name, limit).await
     }
 
@@ -108,8 +92,8 @@ impl LockStore for TwoNodes {
         self.next().list(request).await
     }
 
-    async fn expire(&self, limit: usize) -> Result<Vec<Lease>, StoreError> {
-        self.next().expire(limit).await
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        self.next().sweep(limit).await
     }
 
     async fn health(&self) -> Result<(), StoreError> {

@@ -1,0 +1,94 @@
+//! A lock that is held, as people read it.
+
+use std::time::Duration;
+
+use forrst_client::{Fence, Holder, LockInfo, LockKind};
+
+use crate::output::{ServerTime, Table, ago, in_time, plain};
+
+/// What the server's clock said, in whole seconds before the end. That of this machine may be wrong.
+fn now_of(holder: &Holder) -> ServerTime {
+    let left = holder.ttl_remaining.as_millis().div_ceil(1000);
+    let left = Duration::from_secs(u64::try_from(left).unwrap_or(u64::MAX));
+    ServerTime::from(holder.expires_at).before(left)
+}
+
+pub(super) fn acquired(holder: &Holder) -> String {
+    ago(holder.acquired_at.into(), now_of(holder))
+}
+
+pub(super) fn expires(holder: &Holder) -> String {
+    in_time(holder.expires_at.into(), now_of(holder))
+}
+
+/// A server of the bare extension has none.
+pub(super) fn fence(holder: &Holder) -> String {
+    let fence = holder.fence.as_ref();
+    fence.map(Fence::to_string).unwrap_or_default()
+}
+
+/// `exclusive`, `shared by 2`, `2 of 3`.
+pub(super) fn kind(lock: &LockInfo) -> String {
+    match lock.kind {
+        LockKind::Limit { limit, .. } => format!("{} of {limit}", lock.holder_count),
+        LockKind::Shared => format!("shared by {}", lock.holder_count),
+        _ => "exclusive".to_owned(),
+    }
+}
+
+/// How many leases there are beside those that the server names.
+pub(super) fn unnamed(lock: &LockInfo) -> usize {
+    lock.holder_count.saturating_sub(lock.holders.len())
+}
+
+/// All about it: line by line when there is one holder, as a table when there are several.
+pub(super) fn told(lock: &LockInfo) -> String {
+    let mut text = format!("{} is held\n", plain(&lock.full_key));
+    let mut line = |name: &str, value: &str| {
+        text.push_str(&format!("  {name:<8}  {}\n", plain(value)));
+    };
+    line("kind", &kind(lock));
+    if let [holder] = lock.holders.as_slice() {
+        line("owner", &holder.owner);
+        line("fence", &fence(holder));
+        let caller = holder.caller.iter().map(|caller| ("caller", caller));
+        let note = holder.note.iter().map(|note| ("note", note));
+        for (name, value) in caller.chain(note) {
+            line(name, value);
+        }
+        if !holder.full_keys.is_empty() {
+            line("keys", &holder.full_keys.join(", "));
+        }
+        line("acquired", &acquired(holder));
+        line("expires", &expires(holder));
+    }
+    line("waiters", &lock.waiters.to_string());
+    if lock.holders.len() > 1 {
+        text.push('\n');
+        text.push_str(&table_of(&lock.holders));
+    }
+    let unnamed = unnamed(lock);
+    if unnamed > 0 {
+        text.push_str(&format!("and {unnamed} more\n"));
+    }
+    text
+}
+
+fn table_of(holders: &[Holder]) -> String {
+    let mut table = Table::new(&[
+        "OWNER", "FENCE", "CALLER", "NOTE", "KEYS", "ACQUIRED", "EXPIRES",
+    ]);
+    for holder in holders {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        table.row(&[
+            holder.owner.clone(),
+            fence(holder),
+            text(&holder.caller),
+            text(&holder.note),
+            holder.full_keys.join(", "),
+            acquired(holder),
+            expires(holder),
+        ]);
+    }
+    table.text()
+}

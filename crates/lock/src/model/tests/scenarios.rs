@@ -1,0 +1,758 @@
+use super::*;
+
+#[test]
+fn an_exclusive_lock_has_one_holder_and_a_queue() {
+    let mut space = Space::default();
+    let first = space.granted(exclusive(1, "k"));
+    assert_eq!(space.blocked_by(exclusive(2, "k")), [name("k")]);
+    space.queued(exclusive(3, "k").waits(50));
+    space.queued(exclusive(4, "k").waits(50));
+    assert_eq!(space.release(&first), Ok(first.clone()));
+    let (ticket, second) = space.woken().remove(0);
+    assert_eq!(ticket, 3);
+    assert!(second.fence > first.fence);
+    assert_eq!(space.waiters("k"), 1);
+    assert_eq!(
+        space.release(&first),
+        Err(NotHeld::AlreadyReleased { forced: false })
+    );
+}
+
+#[test]
+fn readers_share_and_a_waiting_writer_is_not_passed() {
+    let mut space = Space::default();
+    let readers = [1, 2].map(|ticket| space.granted(ask(ticket, &[("k", shared())])));
+    space.queued(exclusive(3, "k").waits(50));
+    assert_eq!(space.blocked_by(ask(4, &[("k", shared())])), [name("k")]);
+    space.queued(ask(5, &[("k", shared())]).waits(50));
+    space.queued(ask(6, &[("k", shared())]).waits(50));
+    space.release(&readers[0]).unwrap();
+    assert_eq!(space.woken_tickets(), []);
+    space.release(&readers[1]).unwrap();
+    assert_eq!(space.woken_tickets(), [3]);
+    let writer = space.woken().remove(0).1;
+    space.release(&writer).unwrap();
+    assert_eq!(
+        space.woken_tickets(),
+        [5, 6],
+        "neighbours that fit are granted together"
+    );
+}
+
+#[test]
+fn a_limit_admits_so_many_and_no_more() {
+    let mut space = Space::default();
+    let leases = [1, 2, 3].map(|ticket| space.granted(ask(ticket, &[("k", limit(3))])));
+    space.queued(ask(4, &[("k", limit(3))]).waits(50));
+    assert_eq!(space.holders("k"), 3);
+    space.release(&leases[1]).unwrap();
+    assert_eq!(space.woken_tickets(), [4]);
+    assert_eq!(space.holders("k"), 3);
+}
+
+#[test]
+fn another_limit_or_another_kind_waits_until_the_key_is_free() {
+    let mut space = Space::default();
+    let lease = space.granted(ask(1, &[("k", limit(3))]));
+    for (ticket, share) in [
+        (2, limit(4)),
+        (3, shared()),
+        (4, Share::EXCLUSIVE),
+        (5, limit(1)),
+    ] {
+        assert_eq!(space.blocked_by(ask(ticket, &[("k", share)])), [name("k")]);
+    }
+    space.queued(ask(6, &[("k", limit(4))]).waits(50));
+    space.release(&lease).unwrap();
+    assert_eq!(space.woken_tickets(), [6]);
+}
+
+#[test]
+fn a_set_is_granted_as_a_whole_or_waits_as_a_whole() {
+    let mut space = Space::default();
+    let b = space.granted(exclusive(1, "b"));
+    assert_eq!(space.blocked_by(set(2, &["a", "b", "c"])), [name("b")]);
+    assert_eq!(space.holders("a") + space.holders("c"), 0);
+    space.queued(set(3, &["c", "b", "a"]).waits(50));
+    for key in ["a", "b", "c"] {
+        assert_eq!(space.waiters(key), 1, "{key}");
+    }
+    // Its free keys are reserved for it.
+    assert_eq!(space.blocked_by(exclusive(4, "a")), [name("a")]);
+    space.release(&b).unwrap();
+    let (ticket, lease) = space.woken().remove(0);
+    assert_eq!((ticket, lease.locks.names().len()), (3, 3));
+    for key in ["a", "b", "c"] {
+        assert_eq!((space.holders(key), space.waiters(key)), (1, 0), "{key}");
+    }
+    // Any one of its keys names it, and it ends on all of them.
+    let held = held("lock:b", &lease.owner, None);
+    assert_eq!(space.run(Command::Release(held)), Outcome::Lease(Ok(lease)));
+    for key in ["a", "b", "c"] {
+        assert_eq!(space.holders(key), 0, "{key}");
+    }
+}
+
+#[test]
+fn a_set_that_leaves_the_queue_lets_those_behind_it_go_on_at_every_key() {
+    let mut space = Space::default();
+    let b = space.granted(exclusive(1, "b"));
+    space.queued(set(2, &["a", "b"]).waits(50));
+    space.queued(exclusive(3, "a").waits(50));
+    space.queued(exclusive(4, "b").waits(50));
+    let abandon = Command::Abandon {
+        name: name("b"),
+        ticket: Ticket(2),
+    };
+    let in_the_way = Obstacle {
+        blocked_by: vec![name("b")],
+        look_at: b.expires_at,
+    };
+    assert_eq!(
+        space.run(abandon),
+        Outcome::Abandoned(Abandoned::LeftQueue(in_the_way))
+    );
+    assert_eq!(space.woken_tickets(), [3]);
+    space.release(&b).unwrap();
+    assert_eq!(space.woken_tickets(), [4]);
+}
+
+#[test]
+fn sets_in_opposite_order_take_turns() {
+    let mut space = Space::default();
+    let mut lease = space.granted(set(1, &["a", "b"]));
+    space.queued(set(2, &["b", "a"]).waits(5000));
+    for ticket in 3..50 {
+        let keys: &[&str] = if ticket % 2 == 0 {
+            &["a", "b"]
+        } else {
+            &["b", "a"]
+        };
+        space.queued(set(ticket, keys).waits(5000));
+        space.release(&lease).unwrap();
+        let (woken, next) = space.woken().remove(0);
+        assert_eq!(woken, ticket - 1);
+        lease = next;
+    }
+}
+
+#[test]
+fn a_lease_of_a_set_that_is_over_is_over_at_every_key() {
+    let mut space = Space::default();
+    space.granted(set(1, &["a", "b"]));
+    space.queued(exclusive(2, "b").waits(500));
+    space.now = 100;
+    space.granted(exclusive(3, "a"));
+    assert_eq!(space.ended(), [End::Expired]);
+    assert_eq!(space.woken_tickets(), [2]);
+}
+
+#[test]
+fn a_key_that_a_set_waits_for_is_seen_to_be_over() {
+    let mut space = Space::default();
+    space.granted(exclusive(1, "a").lasts(100));
+    let b = space.granted(exclusive(2, "b").lasts(1000));
+    space.queued(set(3, &["a", "b"]).waits(5000));
+    space.now = 200;
+    // Only `b` is touched, and `a` has run out meanwhile.
+    space.release(&b).unwrap();
+    assert_eq!(space.woken_tickets(), [3]);
+    assert_eq!(space.ended(), [End::Released, End::Expired]);
+}
+
+#[test]
+fn one_whose_time_is_over_does_not_stand_in_the_way_of_a_set() {
+    let mut space = Space::default();
+    space.granted(exclusive(1, "b").lasts(1000));
+    space.queued(set(2, &["a", "b"]).waits(50));
+    space.queued(set(3, &["a", "c"]).waits(5000));
+    space.now = 60;
+    space.run(Command::Settle(name("c")));
+    let in_the_way = Obstacle {
+        blocked_by: vec![name("b")],
+        look_at: at(1000),
+    };
+    assert_eq!(space.dismissed(), [(2, Wake::TimedOut(in_the_way))]);
+    assert_eq!(space.woken_tickets(), [3]);
+}
+
+#[test]
+fn a_waiter_comes_before_a_newcomer_also_when_the_lease_has_just_run_out() {
+    let mut space = Space::default();
+    space.granted(exclusive(1, "k"));
+    space.queued(exclusive(2, "k").waits(5000));
+    space.now = 100;
+    assert_eq!(space.blocked_by(exclusive(3, "k")), [name("k")]);
+    assert_eq!(space.woken_tickets(), [2]);
+}
+
+#[test]
+fn what_acts_on_a_lease_leaves_one_of_the_same_step_alone() {
+    let mut space = Space::default();
+    space.granted(exclusive(1, "k"));
+    space.queued(exclusive(2, "k").waits(5000));
+    space.now = 100;
+    let force = Command::ForceRelease {
+        name: name("k"),
+        fences: Vec::new(),
+    };
+    assert_eq!(space.run(force), Outcome::Forced(Err(NotHeld::NotFound)));
+    assert_eq!(space.woken_tickets(), [2]);
+    assert_eq!(space.holders("k"), 1);
+}
+
+#[test]
+fn an_owner_with_several_leases_has_to_name_one() {
+    let mut space = Space::default();
+    let leases = [1, 2].map(|ticket| {
+        let ask = ask(ticket, &[("k", shared())]).attempts("me", &ticket.to_string());
+        space.granted(ask)
+    });
+    let any = held("lock:k", &owner("me"), None);
+    let outcome = space.run(Command::Release(any.clone()));
+    assert_eq!(outcome, Outcome::Lease(Err(NotHeld::Ambiguous)));
+    assert_eq!(space.release(&leases[0]), Ok(leases[0].clone()));
+    let outcome = space.run(Command::Release(any));
+    assert_eq!(outcome, Outcome::Lease(Ok(leases[1].clone())));
+}
+
+#[test]
+fn force_release_ends_every_lease_or_the_one_that_is_named() {
+    let mut space = Space::default();
+    let leases = [1, 2, 3].map(|ticket| space.granted(ask(ticket, &[("k", shared())])));
+    let force = |fence: Option<Fence>| Command::ForceRelease {
+        name: name("k"),
+        fences: fence.into_iter().collect(),
+    };
+    let one = space.run(force(Some(leases[1].fence)));
+    assert_eq!(one, Outcome::Forced(Ok(vec![leases[1].clone()])));
+    let gone = space.run(force(Some(leases[1].fence)));
+    assert_eq!(gone, Outcome::Forced(Err(NotHeld::OwnedByAnother)));
+    let all = space.run(force(None));
+    assert_eq!(
+        all,
+        Outcome::Forced(Ok(vec![leases[0].clone(), leases[2].clone()]))
+    );
+    assert_eq!(
+        space.run(force(None)),
+        Outcome::Forced(Err(NotHeld::NotFound))
+    );
+    assert_eq!(
+        space.release(&leases[0]),
+        Err(NotHeld::AlreadyReleased { forced: true })
+    );
+}
+
+#[test]
+fn a_lease_is_extended_as_a_whole() {
+    let mut space = Space::default();
+    let lease = space.granted(set(1, &["a", "b"]));
+    space.now = 50;
+    let ttl = Ttl::new(Duration::from_millis(200)).unwrap();
+    let extend = Command::Extend(held("lock:b", &lease.owner, None), ttl);
+    let Outcome::Lease(Ok(extended)) = space.run(extend) else {
+        panic!("should be extended");
+    };
+    assert_eq!(extended.expires_at, at(250));
+    space.now = 249;
+    assert_eq!(space.blocked_by(exclusive(2, "a")), [name("a")]);
+    space.now = 250;
+    space.granted(exclusive(2, "a"));
+}
+
+#[test]
+fn a_repeated_attempt_gets_the_same_lease() {
+    let mut space = Space::default();
+    let lease = space.granted(exclusive(1, "k").attempts("me", "one"));
+    assert_eq!(
+        space.granted(exclusive(2, "k").attempts("me", "one")),
+        lease
+    );
+    space.blocked_by(exclusive(3, "k").attempts("me", "two"));
+    space.blocked_by(exclusive(4, "k").attempts("other", "one"));
+    let abandon = |ticket| Command::Abandon {
+        name: name("k"),
+        ticket: Ticket(ticket),
+    };
+    // Either call may have told the owner: it ends when both are given up.
+    assert_eq!(
+        space.run(abandon(1)),
+        Outcome::Abandoned(Abandoned::Nothing)
+    );
+    assert_eq!(
+        space.run(abandon(2)),
+        Outcome::Abandoned(Abandoned::Returned(lease))
+    );
+    assert_eq!(space.ended(), [End::Abandoned]);
+}
+
+#[test]
+fn calls_of_one_attempt_share_a_position_and_the_lease() {
+    let mut space = Space::default();
+    let lease = space.granted(exclusive(1, "k"));
+    let position = space.queued(exclusive(2, "k").attempts("me", "one").waits(50));
+    space.queued(exclusive(3, "k").waits(5000));
+    let again = space.queued(exclusive(4, "k").attempts("me", "one").waits(5000));
+    assert_eq!(again, position);
+    assert_eq!(space.waiters("k"), 2);
+    // The first call's time is over, and the second one keeps the position.
+    space.now = 60;
+    let abandon = Command::Abandon {
+        name: name("k"),
+        ticket: Ticket(2),
+    };
+    let outcome = space.run(abandon);
+    assert!(matches!(
+        outcome,
+        Outcome::Abandoned(Abandoned::LeftQueue(_))
+    ));
+    space.release(&lease).unwrap();
+    assert_eq!(space.woken_tickets(), [4]);
+}
+
+#[test]
+fn all_calls_of_an_attempt_get_the_same_lease() {
+    let mut space = Space::default();
+    let lease = space.granted(exclusive(1, "k"));
+    space.queued(exclusive(2, "k").attempts("me", "one").waits(50));
+    space.queued(exclusive(3, "k").attempts("me", "one").waits(50));
+    // One that does not wait is refused, and changes nothing.
+    space.blocked_by(exclusive(4, "k").attempts("me", "one"));
+    space.release(&lease).unwrap();
+    let woken = space.woken();
+    assert_eq!(space.woken_tickets(), [2, 3]);
+    assert_eq!(woken[0].1, woken[1].1);
+    assert_eq!(space.holders("k"), 1);
+}
+
+#[test]
+fn an_attempt_is_for_the_same_keys_and_kinds() {
+    let mut space = Space::default();
+    space.granted(exclusive(1, "k").attempts("me", "one"));
+    for other in [
+        ask(2, &[("k", shared())]),
+        ask(2, &[("k", limit(1))]),
+        set(2, &["k", "l"]),
+    ] {
+        let other = other.attempts("me", "one").waits(50);
+        assert_eq!(space.acquire(other), Acquired::AnotherAttempt);
+    }
+    assert_eq!(space.waiters("k") + space.waiters("l"), 0);
+}
+
+#[test]
+fn an_attempt_is_withdrawn_whatever_it_had() {
+    let mut space = Space::default();
+    let withdraw = |attempt: &str| Command::Withdraw {
+        name: name("k"),
+        owner: owner("me"),
+        attempt: Attempt::parse(attempt).unwrap(),
+    };
+    let lease = space.granted(set(1, &["k", "l"]).attempts("me", "one"));
+    space.queued(set(2, &["k", "m"]).attempts("me", "two").waits(5000));
+    let waiting = space.run(withdraw("two"));
+    assert_eq!(waiting, Outcome::Withdrawn(Withdrawn::Waiting));
+    assert_eq!(space.dismissed(), [(2, Wake::Withdrawn)]);
+    assert_eq!(space.waiters("m"), 0);
+    let had = space.run(withdraw("one"));
+    assert_eq!(had, Outcome::Withdrawn(Withdrawn::Held(lease)));
+    assert_eq!(space.holders("l"), 0);
+    // A call that arrives after it comes to nothing, for a minute.
+    let unknown = space.run(withdraw("three"));
+    assert_eq!(unknown, Outcome::Withdrawn(Withdrawn::Unknown));
+    for attempt in ["one", "two", "three"] {
+        let late = exclusive(9, "k").attempts("me", attempt);
+        assert_eq!(space.acquire(late), Acquired::Withdrawn, "{attempt}");
+    }
+    space.now = 60_000;
+    space.granted(exclusive(9, "k").attempts("me", "three"));
+}
+
+#[test]
+fn a_grant_to_another_node_has_to_be_confirmed() {
+    let mut space = Space {
+        node: Some(NodeId::new("a")),
+        ..Space::default()
+    };
+    let lease = space.granted(set(1, &["k", "l"]).lasts(60_000).from("a"));
+    space.queued(set(2, &["k", "l"]).lasts(60_000).waits(60_000).from("b"));
+    space.queued(exclusive(3, "l").lasts(60_000).waits(60_000).from("a"));
+    space.release(&lease).unwrap();
+    let unconfirmed = space.woken().remove(0).1;
+    space.now = 4999;
+    space.run(Command::Settle(name("l")));
+    assert_eq!(space.woken_tickets(), []);
+    space.now = 5000;
+    space.run(Command::Settle(name("l")));
+    assert_eq!(space.ended(), [End::Unconfirmed]);
+    assert_eq!(space.woken_tickets(), [3]);
+    let late = Command::Confirm {
+        name: name("k"),
+        fence: unconfirmed.fence,
+    };
+    assert_eq!(space.run(late), Outcome::Lease(Err(NotHeld::NotFound)));
+}
+
+#[test]
+fn a_confirmed_grant_lasts_its_whole_time() {
+    let mut space = Space {
+        node: Some(NodeId::new("a")),
+        ..Space::default()
+    };
+    let lease = space.granted(exclusive(1, "k").lasts(60_000).from("a"));
+    space.queued(exclusive(2, "k").lasts(60_000).waits(60_000).from("b"));
+    space.release(&lease).unwrap();
+    let lease = space.woken().remove(0).1;
+    space.now = 4999;
+    let confirm = Command::Confirm {
+        name: name("k"),
+        fence: lease.fence,
+    };
+    assert_eq!(space.run(confirm), Outcome::Lease(Ok(lease)));
+    space.now = 59_999;
+    space.run(Command::Settle(name("k")));
+    assert_eq!(space.ended(), []);
+}
+
+#[test]
+fn waiters_of_a_node_that_has_gone_are_passed_by_and_can_come_back() {
+    let mut space = Space {
+        node: Some(NodeId::new("a")),
+        ..Space::default()
+    };
+    let lease = space.granted(exclusive(1, "k").from("a"));
+    let position = space.queued(set(2, &["k", "l"]).waits(5000).from("b"));
+    space.queued(exclusive(3, "k").waits(5000).from("a"));
+    space.dead = vec![NodeId::new("b")];
+    space.release(&lease).unwrap();
+    assert_eq!(
+        (space.woken_tickets(), space.dismissed()),
+        (vec![3], vec![])
+    );
+    assert_eq!(space.waiters("l"), 0);
+    // It comes back before those who came after it.
+    space.dead.clear();
+    space.queued(exclusive(4, "k").waits(5000).from("a"));
+    let mut again = set(2, &["k", "l"]).waits(5000).from("b");
+    again.wait.as_mut().unwrap().again = Some((position, at(5000)));
+    assert_eq!(space.queued(again), position);
+    space.now = 100;
+    space.run(Command::Settle(name("k")));
+    assert_eq!(space.woken_tickets(), [2]);
+}
+
+#[test]
+fn one_that_asks_again_gets_what_is_free_by_now_and_nothing_after_its_time() {
+    let mut space = Space::default();
+    let lease = space.granted(exclusive(1, "k"));
+    let position = space.queued(exclusive(2, "k").waits(50));
+    space.keys.key(&name("k")).dequeue(position);
+    space.release(&lease).unwrap();
+    let again = |until| {
+        let mut again = exclusive(2, "k").waits(50);
+        again.wait.as_mut().unwrap().again = Some((position, at(until)));
+        again
+    };
+    space.now = 50;
+    assert_eq!(space.acquire(again(50)), Acquired::TimedOut);
+    space.granted(again(51));
+}
+
+#[test]
+fn when_fences_run_out_nothing_is_granted_and_nobody_waits_for_it() {
+    let mut space = Space {
+        fences: Some(1),
+        ..Space::default()
+    };
+    let lease = space.granted(exclusive(1, "k"));
+    space.queued(set(2, &["k", "l"]).waits(5000));
+    space.release(&lease).unwrap();
+    assert_eq!(space.dismissed(), [(2, Wake::FencesExhausted)]);
+    assert_eq!(space.acquire(exclusive(3, "l")), Acquired::FencesExhausted);
+    assert_eq!(space.waiters("l"), 0);
+}
+
+#[test]
+fn a_full_queue_takes_nobody_and_a_set_counts_in_each() {
+    let mut space = Space::default();
+    space.granted(exclusive(1, "k"));
+    space.queued(set(2, &["k", "l"]).waits(5000));
+    let mut third = set(3, &["l", "m"]).waits(5000);
+    third.wait.as_mut().unwrap().max_queue = 1;
+    assert!(matches!(space.acquire(third), Acquired::QueueFull(_)));
+    assert_eq!(space.waiters("m"), 0);
+}
+
+#[test]
+fn a_refusal_says_which_keys_are_in_the_way_and_when_to_look_again() {
+    let mut space = Space::default();
+    space.granted(exclusive(1, "a").lasts(300));
+    space.granted(ask(2, &[("b", shared())]).lasts(200));
+    space.granted(ask(3, &[("b", shared())]).lasts(500));
+    let refused = space.acquire(set(4, &["a", "b", "c"]));
+    let Acquired::Held(obstacle) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(obstacle.blocked_by, [name("a"), name("b")]);
+    assert_eq!(obstacle.look_at, at(200));
+    // A free key that is reserved: as long as what its waiter waits for.
+    space.queued(set(5, &["a", "c"]).waits(5000));
+    let refused = space.acquire(exclusive(6, "c"));
+    let Acquired::Held(obstacle) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(obstacle.blocked_by, [name("c")]);
+    assert_eq!(obstacle.look_at, at(300));
+}
+
+#[test]
+fn an_older_release_answers_by_its_fence_and_the_newest_without_one() {
+    let mut space = Space::default();
+    let me = owner("me");
+    let ask = |ticket| exclusive(ticket, "k").attempts("me", &ticket.to_string());
+    let first = space.granted(ask(1));
+    space.release(&first).unwrap();
+    let second = space.granted(ask(2));
+    let release =
+        |space: &mut Space, fence| match space.run(Command::Release(held("lock:k", &me, fence))) {
+            Outcome::Lease(lease) => lease,
+            other => panic!("{other:?}"),
+        };
+    assert_eq!(
+        release(&mut space, Some(first.fence)),
+        Err(NotHeld::OwnedByAnother)
+    );
+    space.now = 100;
+    // The newest lease has run out: that an older one was released says nothing about it.
+    assert_eq!(release(&mut space, None), Err(NotHeld::NotFound));
+    let already = Err(NotHeld::AlreadyReleased { forced: false });
+    assert_eq!(release(&mut space, Some(first.fence)), already);
+    assert_eq!(
+        release(&mut space, Some(second.fence)),
+        Err(NotHeld::NotFound)
+    );
+    space.now = 30_000;
+    assert_eq!(
+        release(&mut space, Some(first.fence)),
+        Err(NotHeld::NotFound)
+    );
+}
+
+#[test]
+fn sixteen_releases_are_remembered() {
+    let mut space = Space::default();
+    let leases: Vec<Lease> = (0..17)
+        .map(|ticket| {
+            let lease = space.granted(exclusive(ticket, "k"));
+            space.release(&lease).unwrap();
+            lease
+        })
+        .collect();
+    assert_eq!(space.release(&leases[0]), Err(NotHeld::NotFound));
+    for lease in &leases[1..] {
+        assert_eq!(
+            space.release(lease),
+            Err(NotHeld::AlreadyReleased { forced: false })
+        );
+    }
+}
+
+#[test]
+fn a_key_is_vacant_when_nothing_is_left_of_it() {
+    let mut space = Space::default();
+    let lease = space.granted(set(1, &["a", "b"]));
+    space.release(&lease).unwrap();
+    let key = space.keys.key(&name("a"));
+    assert!(!key.is_vacant(at(29_999)) && key.is_vacant(at(30_000)));
+    assert!(!key.has_sets());
+    let kept = Kept {
+        releases: key.releases().to_vec(),
+        ..Kept::default()
+    };
+    let restored = Key::restored(name("a"), kept);
+    assert_eq!(restored.releases(), key.releases());
+}
+
+#[test]
+fn releases_are_remembered_for_a_second_to_an_hour() {
+    for (millis, is_allowed) in [
+        (0, false),
+        (999, false),
+        (1_000, true),
+        (3_600_000, true),
+        (3_600_001, false),
+    ] {
+        let memory = ReleaseMemory::new(Duration::from_millis(millis));
+        assert_eq!(memory.is_some(), is_allowed, "{millis}");
+    }
+}
+
+#[test]
+fn what_ends_at_another_key_of_a_set_is_granted_there() {
+    let mut space = Space::default();
+    space.granted(exclusive(1, "b").lasts(15));
+    let a = space.granted(exclusive(2, "a").lasts(600));
+    let d = space.granted(exclusive(3, "d").lasts(600));
+    space.queued(set(4, &["b", "d"]).waits(600));
+    space.queued(set(5, &["a", "b"]).waits(600));
+    space.release(&d).unwrap();
+    space.now = 16;
+    // Looks at `b` for the sake of 5, and finds that the lease there is over: 4 was waiting for that.
+    space.release(&a).unwrap();
+    assert_eq!(space.woken_tickets(), [4]);
+}
+
+#[test]
+fn what_leaves_another_queue_of_a_set_lets_others_go_on_there() {
+    let mut space = Space::default();
+    space.granted(ask(1, &[("b", shared())]).lasts(600));
+    let a = space.granted(exclusive(2, "a").lasts(600));
+    space.queued(exclusive(3, "b").waits(10));
+    space.queued(ask(4, &[("b", shared())]).waits(600));
+    space.queued(set(5, &["a", "b"]).waits(600));
+    space.now = 11;
+    space.release(&a).unwrap();
+    assert_eq!(space.woken_tickets(), [4]);
+}
+
+#[test]
+fn a_reserved_key_is_worth_looking_at_when_the_lease_ends_that_it_waits_for() {
+    let mut space = Space::default();
+    space.granted(exclusive(1, "d").lasts(70));
+    space.queued(set(2, &["c", "d"]).waits(600));
+    space.queued(set(3, &["b", "c"]).waits(600));
+    space.queued(set(4, &["a", "b"]).waits(600));
+    let Acquired::Held(obstacle) = space.acquire(exclusive(5, "a")) else {
+        panic!("`a` is reserved");
+    };
+    assert_eq!(obstacle.blocked_by, [name("a")]);
+    assert_eq!(obstacle.look_at, at(70));
+}
+
+#[test]
+fn of_several_leases_in_the_way_the_first_end_counts() {
+    let mut space = Space::default();
+    let limit = Share::limit(200).unwrap();
+    for ticket in 0..199 {
+        space.granted(ask(ticket, &[("k", limit)]).lasts(1000));
+    }
+    space.granted(ask(199, &[("k", limit)]).lasts(50));
+    let look_at = |acquired| match acquired {
+        Acquired::Held(obstacle) => obstacle.look_at,
+        other => panic!("should be refused: {other:?}"),
+    };
+    assert_eq!(look_at(space.acquire(ask(200, &[("k", limit)]))), at(50));
+    space.granted(exclusive(201, "other").lasts(20));
+    let both = space.acquire(ask(202, &[("k", limit), ("other", Share::EXCLUSIVE)]));
+    assert_eq!(look_at(both), at(20));
+}
+
+#[test]
+fn a_full_queue_forgets_those_that_are_gone() {
+    let mut space = Space::default();
+    space.granted(exclusive(1, "k").lasts(1000));
+    space.queued(exclusive(2, "k").waits(900));
+    space.queued(exclusive(3, "k").waits(10));
+    space.queued(exclusive(4, "k").waits(900).from("gone"));
+    space.dead.push(NodeId::new("gone"));
+    space.now = 20;
+    let mut ask = exclusive(5, "k").waits(900);
+    ask.wait.as_mut().unwrap().max_queue = 2;
+    space.queued(ask);
+    assert_eq!(space.waiters("k"), 2);
+    let mut ask = exclusive(6, "k").waits(900);
+    ask.wait.as_mut().unwrap().max_queue = 2;
+    assert!(matches!(space.acquire(ask), Acquired::QueueFull(_)));
+}
+
+#[test]
+fn a_call_that_asks_again_for_a_position_that_it_still_has_is_there_once() {
+    let mut space = Space::default();
+    let lease = space.granted(exclusive(1, "k"));
+    let position = space.queued(exclusive(2, "k").waits(500));
+    let mut again = exclusive(2, "k").waits(500);
+    again.wait.as_mut().unwrap().again = Some((position, at(500)));
+    assert_eq!(space.queued(again.clone()), position);
+    assert_eq!(space.waiters("k"), 1);
+    space.release(&lease).unwrap();
+    // Its answer was lost, and it asks once more.
+    let [(_, lease)] = <[_; 1]>::try_from(space.woken()).unwrap();
+    assert_eq!(space.granted(again), lease);
+}
+
+#[test]
+fn only_so_many_calls_of_one_attempt_wait() {
+    let mut space = Space::default();
+    space.granted(exclusive(0, "k").lasts(1000));
+    for ticket in 1..=64 {
+        space.queued(exclusive(ticket, "k").attempts("me", "1").waits(500));
+    }
+    let one_more = space.acquire(exclusive(65, "k").attempts("me", "1").waits(500));
+    assert!(matches!(one_more, Acquired::QueueFull(_)), "{one_more:?}");
+    assert_eq!(space.waiters("k"), 1);
+}
+
+#[test]
+fn a_withdrawal_is_never_forgotten_for_another() {
+    let mut space = Space::default();
+    let withdraw = |attempt: usize| Command::Withdraw {
+        name: name("k"),
+        owner: owner("me"),
+        attempt: Attempt::parse(&attempt.to_string()).unwrap(),
+    };
+    for attempt in 0..MAX_WITHDRAWALS {
+        let unknown = Outcome::Withdrawn(Withdrawn::Unknown);
+        assert_eq!(space.run(withdraw(attempt)), unknown);
+    }
+    let too_many = Outcome::Withdrawn(Withdrawn::TooMany);
+    assert_eq!(space.run(withdraw(MAX_WITHDRAWALS)), too_many);
+    let first = space.acquire(exclusive(1, "k").attempts("me", "0"));
+    assert_eq!(first, Acquired::Withdrawn);
+    space.now = 60_000;
+    let unknown = Outcome::Withdrawn(Withdrawn::Unknown);
+    assert_eq!(space.run(withdraw(MAX_WITHDRAWALS)), unknown);
+}
+
+#[test]
+fn an_owner_is_answered_about_its_newest_lease() {
+    let mut space = Space::default();
+    let mut shared = |ticket, millis| {
+        let ask = ask(ticket, &[("k", shared())]).attempts("me", &ticket.to_string());
+        space.granted(ask.lasts(millis))
+    };
+    let (older, newer) = (shared(1, 100), shared(2, 10));
+    let any = Command::Release(held("lock:k", &owner("me"), None));
+    space.release(&older).unwrap();
+    space.now = 20;
+    // The newer one has run out.
+    let outcome = space.run(any.clone());
+    assert_eq!(outcome, Outcome::Lease(Err(NotHeld::NotFound)));
+
+    let mut shared = |ticket| {
+        let ask = ask(ticket, &[("k", super::shared())]).attempts("me", &ticket.to_string());
+        space.granted(ask)
+    };
+    let (older, newest) = (shared(3), shared(4));
+    assert!(newest.fence > newer.fence);
+    space.run(Command::ForceRelease {
+        name: name("k"),
+        fences: vec![newest.fence],
+    });
+    space.release(&older).unwrap();
+    let forced = NotHeld::AlreadyReleased { forced: true };
+    assert_eq!(space.run(any), Outcome::Lease(Err(forced)));
+}
+
+#[test]
+fn a_set_that_leaves_a_full_queue_lets_others_go_on_at_its_other_keys() {
+    let mut space = Space::default();
+    space.granted(exclusive(1, "a").lasts(10_000));
+    space.queued(exclusive(2, "a").waits(9000));
+    space.queued(set(3, &["a", "c"]).waits(10));
+    space.queued(exclusive(4, "c").waits(9000));
+    space.now = 20;
+    let mut ask = exclusive(5, "a").waits(9000);
+    ask.wait.as_mut().unwrap().max_queue = 2;
+    space.queued(ask);
+    assert_eq!(space.woken_tickets(), [4]);
+}

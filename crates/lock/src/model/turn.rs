@@ -1,0 +1,485 @@
+//! One step, from the leases that are over to the claims that are granted.
+
+use super::{
+    Abandoned, CONFIRM_WITHIN, Call, Claim, Command, End, Env, Held, Holder, Key, Keys, Locks,
+    NotHeld, Outcome, Position, Release, Settled, Transition, WITHDRAWAL_TTL, Waiting, Wake,
+    Withdrawal, Withdrawn,
+};
+use crate::{Attempt, Fence, Lease, LockName, Owner, Ticket, Timestamp, Ttl};
+
+pub(super) struct Turn<'a, 'e, K> {
+    pub(super) keys: &'a mut K,
+    pub(super) env: &'a mut Env<'e>,
+    transitions: &'a mut Vec<Transition>,
+    /// Keys besides those of the command at which something may be granted now.
+    unsettled: Vec<LockName>,
+    /// Keys besides those of the command that were looked at; for the check of the invariants only.
+    touched: Vec<LockName>,
+}
+
+impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
+    pub(super) fn new(
+        keys: &'a mut K,
+        env: &'a mut Env<'e>,
+        transitions: &'a mut Vec<Transition>,
+    ) -> Self {
+        Self {
+            keys,
+            env,
+            transitions,
+            unsettled: Vec::new(),
+            touched: Vec::new(),
+        }
+    }
+
+    pub(super) fn run(mut self, command: &Command) -> Outcome {
+        match command {
+            Command::Acquire(acquire) => {
+                let locks = &acquire.claim.locks;
+                for name in locks.names() {
+                    self.expire(name);
+                }
+                for name in locks.names() {
+                    self.settle_from(name);
+                }
+                let outcome = Outcome::Acquired(self.acquire(acquire));
+                self.settle_others();
+                self.check_all(locks.names());
+                outcome
+            }
+            Command::Abandon { name, ticket } => {
+                self.on(name, |turn| Outcome::Abandoned(turn.abandon(name, *ticket)))
+            }
+            Command::Release(held) => self.on(&held.name, |turn| {
+                let fence = turn.find(held).map(|lease| lease.fence);
+                let ended = fence.map(|fence| turn.end(&held.name, fence, End::Released));
+                Outcome::Lease(ended.and_then(|ended| ended.ok_or(NotHeld::NotFound)))
+            }),
+            Command::Extend(held, ttl) => self.on(&held.name, |turn| {
+                let found = turn.find(held).cloned();
+                Outcome::Lease(found.map(|lease| turn.extend(lease, *ttl)))
+            }),
+            Command::ForceRelease { name, fences } => self.on(name, |turn| {
+                Outcome::Forced(turn.force_release(name, fences))
+            }),
+            Command::Withdraw {
+                name,
+                owner,
+                attempt,
+            } => self.on(name, |turn| {
+                Outcome::Withdrawn(turn.withdraw(name, owner, attempt))
+            }),
+            Command::Confirm { name, fence } => {
+                self.on(name, |turn| Outcome::Lease(turn.confirm(name, *fence)))
+            }
+            Command::Settle(name) => {
+                self.on(name, |_| ());
+                Outcome::Settled(self.settled(name))
+            }
+        }
+    }
+
+    /// A command on one key: after its leases that are over have ended, and before what is free then is granted.
+    fn on<T>(&mut self, name: &LockName, apply: impl FnOnce(&mut Self) -> T) -> T {
+        self.expire(name);
+        let outcome = apply(self);
+        self.settle_from(name);
+        self.check_all([name]);
+        outcome
+    }
+
+    pub(super) fn key(&mut self, name: &LockName) -> &mut Key {
+        self.keys.key(name)
+    }
+
+    /// Ends the leases on this key whose time has come, or whose grant was not confirmed. Whether there was any.
+    fn expire(&mut self, name: &LockName) -> bool {
+        let now = self.env.now;
+        let mut is_any = false;
+        while let Some((due, fence)) = self.key(name).first_due()
+            && due <= now
+            && let Some(holder) = self.key(name).holder(fence)
+        {
+            let cause = if holder.lease.is_live(now) {
+                End::Unconfirmed
+            } else {
+                End::Expired
+            };
+            self.end(name, fence, cause);
+            is_any = true;
+        }
+        is_any
+    }
+
+    /// Ends a lease on this key, as a whole.
+    fn end(&mut self, name: &LockName, fence: Fence, cause: End) -> Option<Lease> {
+        let ended = self.key(name).remove(fence)?;
+        let due = ended.due();
+        let lease = ended.lease;
+        if lease.locks.is_set() {
+            for other in lease.locks.names().filter(|other| *other != name) {
+                self.key(other).remove(fence);
+            }
+        }
+        if let End::Released | End::Forced = cause {
+            let (now, until) = (self.env.now, self.env.now + self.env.memory.as_duration());
+            for name in lease.locks.names() {
+                let release = Release {
+                    owner: lease.owner.clone(),
+                    fence,
+                    until,
+                    forced: cause == End::Forced,
+                    is_newest: false,
+                };
+                self.key(name).remember_release(release, now);
+            }
+        }
+        self.unsettle(&lease.locks);
+        self.transitions.push(Transition::Ended {
+            lease: lease.clone(),
+            cause,
+            due,
+        });
+        Some(lease)
+    }
+
+    /// The keys of a set have to be settled. A single key is settled where it is changed.
+    fn unsettle(&mut self, locks: &Locks) {
+        if locks.is_set() {
+            self.unsettled.extend(locks.names().cloned());
+        }
+    }
+
+    /// Grants whatever can be granted at this key, and at those that this concerns.
+    fn settle_from(&mut self, name: &LockName) {
+        self.settle_key(name);
+        self.settle_others();
+    }
+
+    fn settle_others(&mut self) {
+        while let Some(name) = self.unsettled.pop() {
+            self.expire(&name);
+            self.settle_key(&name);
+            if cfg!(debug_assertions) {
+                self.touched.push(name);
+            }
+        }
+    }
+
+    fn settle_key(&mut self, name: &LockName) {
+        while let Some(first) = self.key(name).next() {
+            let position = first.position;
+            let is_done = self.prune(name, position) || self.grant_waiting(name, position);
+            if !is_done {
+                return;
+            }
+        }
+    }
+
+    /// Calls whose time is over leave the queue, and so do those of nodes that have gone. Whether none is left.
+    pub(super) fn prune(&mut self, name: &LockName, position: Position) -> bool {
+        let Some(waiting) = self.keys.key(name).waiting(position) else {
+            return true;
+        };
+        if waiting.calls.iter().all(|call| self.env.stays(call)) {
+            return false;
+        }
+        let locks = waiting.claim.locks.clone();
+        let calls = waiting.calls.iter().cloned();
+        let (left, gone): (Vec<Call>, Vec<Call>) = calls.partition(|call| self.env.stays(call));
+        let obstacle = self.obstacle(&locks, Some(position));
+        self.retain_calls(name, position, |call| left.contains(call));
+        for call in gone {
+            // A node that has gone finds out by itself should it come back: then its call asks again.
+            if !self.env.is_gone(&call) {
+                let wake = Wake::TimedOut(obstacle.clone());
+                self.transitions.push(Transition::Woken { call, wake });
+            }
+        }
+        left.is_empty()
+    }
+
+    /// Claims before a position that nobody waits for any more leave. Whether there was any.
+    fn prune_before(&mut self, name: &LockName, position: Position) -> bool {
+        let mut is_any = false;
+        while let Some(first) = self.key(name).next().map(|first| first.position)
+            && first < position
+            && self.prune(name, first)
+        {
+            is_any = true;
+        }
+        is_any
+    }
+
+    /// Keeps some of the calls of a position. With the last of them the position leaves all its queues.
+    fn retain_calls(&mut self, name: &LockName, position: Position, stays: impl Fn(&Call) -> bool) {
+        let Some(waiting) = self.key(name).waiting_mut(position) else {
+            return;
+        };
+        let locks = waiting.claim.locks.clone();
+        let mut is_empty = false;
+        for name in locks.names() {
+            if let Some(waiting) = self.key(name).waiting_mut(position) {
+                waiting.calls.retain(|call| stays(call));
+                is_empty = waiting.calls.is_empty();
+            }
+            if is_empty {
+                self.key(name).dequeue(position);
+            }
+        }
+        if is_empty {
+            self.unsettle(&locks);
+        }
+    }
+
+    /// Grants the first claim in a queue, if it can be. Whether it has left.
+    fn grant_waiting(&mut self, name: &LockName, position: Position) -> bool {
+        let Some(waiting) = self.key(name).next() else {
+            return false;
+        };
+        let claim = waiting.claim.clone();
+        for (name, share) in claim.locks.as_slice() {
+            if claim.locks.is_set() {
+                // What ends there may be what another claim has waited for.
+                let has_changed = self.expire(name) | self.prune_before(name, position);
+                if has_changed {
+                    self.unsettled.push(name.clone());
+                }
+            }
+            if !self.is_open(name, *share, Some(position)) {
+                return false;
+            }
+        }
+        let fence = (self.env.mint)(&claim.locks);
+        let mut left = None;
+        for name in claim.locks.names() {
+            left = self.key(name).dequeue(position);
+        }
+        self.unsettle(&claim.locks);
+        let Some(Waiting { calls, since, .. }) = left else {
+            return true;
+        };
+        let wake = match fence {
+            Some(fence) => {
+                let own = self.env.node;
+                let is_known = calls
+                    .iter()
+                    .any(|call| call.node.is_none() || call.node.as_ref() == own);
+                let lease = self.lease(&claim, fence);
+                let holder = Holder {
+                    lease: lease.clone(),
+                    attempt: claim.attempt.clone(),
+                    calls: calls.iter().map(|call| call.ticket).collect(),
+                    confirm_by: (!is_known).then(|| self.env.now + CONFIRM_WITHIN),
+                };
+                self.hold(&claim.locks, holder, Some(since));
+                Wake::Granted(lease)
+            }
+            None => Wake::FencesExhausted,
+        };
+        for call in calls {
+            let wake = wake.clone();
+            self.transitions.push(Transition::Woken { call, wake });
+        }
+        true
+    }
+
+    pub(super) fn lease(&self, claim: &Claim, fence: Fence) -> Lease {
+        let now = self.env.now;
+        Lease {
+            locks: claim.locks.clone(),
+            owner: claim.owner.clone(),
+            caller: claim.caller.clone(),
+            note: claim.note.clone(),
+            fence,
+            acquired_at: now,
+            expires_at: now + claim.ttl.as_duration(),
+        }
+    }
+
+    /// A lease begins on all its keys.
+    pub(super) fn hold(&mut self, locks: &Locks, holder: Holder, waited_since: Option<Timestamp>) {
+        self.transitions.push(Transition::Granted {
+            lease: holder.lease.clone(),
+            waited_since,
+            confirm_by: holder.confirm_by,
+        });
+        for name in locks.names().skip(1) {
+            self.key(name).begin(holder.clone());
+        }
+        self.key(locks.first()).begin(holder);
+    }
+
+    fn settled(&mut self, name: &LockName) -> Settled {
+        let key = self.key(name);
+        let waiters = key.queue().len();
+        let first = key.next().map(|it| (it.claim.locks.clone(), it.position));
+        let look_at = first.map(|(locks, position)| self.obstacle(&locks, Some(position)).look_at);
+        Settled {
+            waiters,
+            look_at: look_at.unwrap_or(self.env.now),
+        }
+    }
+
+    fn abandon(&mut self, name: &LockName, ticket: Ticket) -> Abandoned {
+        if let Some(holder) = self.key(name).held_by_call(ticket) {
+            let lease = holder.lease.clone();
+            if holder.calls.len() == 1 {
+                self.end(name, lease.fence, End::Abandoned);
+                return Abandoned::Returned(lease);
+            }
+            self.change(&lease, |holder| holder.calls.retain(|call| *call != ticket));
+            return Abandoned::Nothing;
+        }
+        let Some(waiting) = self.key(name).awaited_by_call(ticket) else {
+            return Abandoned::Nothing;
+        };
+        let (locks, position) = (waiting.claim.locks.clone(), waiting.position);
+        let obstacle = self.obstacle(&locks, Some(position));
+        self.retain_calls(name, position, |call| call.ticket != ticket);
+        Abandoned::LeftQueue(obstacle)
+    }
+
+    fn find(&mut self, held: &Held) -> Result<&Lease, NotHeld> {
+        let now = self.env.now;
+        self.key(&held.name).held_by(&held.owner, held.fence, now)
+    }
+
+    fn extend(&mut self, lease: Lease, ttl: Ttl) -> Lease {
+        let expires_at = self.env.now + ttl.as_duration();
+        let holder = self.key(lease.name()).holder(lease.fence);
+        let before = holder.map_or(lease.expires_at, Holder::due);
+        self.change(&lease, |holder| {
+            holder.lease.expires_at = expires_at;
+            // An owner that extends it knows of it.
+            holder.confirm_by = None;
+        });
+        let lease = Lease {
+            expires_at,
+            ..lease
+        };
+        self.transitions.push(Transition::Extended {
+            lease: lease.clone(),
+            before,
+        });
+        lease
+    }
+
+    fn force_release(&mut self, name: &LockName, fences: &[Fence]) -> Result<Vec<Lease>, NotHeld> {
+        let key = self.key(name);
+        let is_meant = |holder: &&Holder| fences.is_empty() || fences.contains(&holder.lease.fence);
+        let meant = key.holders().filter(is_meant);
+        let meant: Vec<Fence> = meant.map(|holder| holder.lease.fence).collect();
+        match meant.is_empty() {
+            true if key.holder_count() > 0 => Err(NotHeld::OwnedByAnother),
+            true => Err(NotHeld::NotFound),
+            false => {
+                let meant = meant.into_iter();
+                let ended = meant.filter_map(|fence| self.end(name, fence, End::Forced));
+                Ok(ended.collect())
+            }
+        }
+    }
+
+    fn withdraw(&mut self, name: &LockName, owner: &Owner, attempt: &Attempt) -> Withdrawn {
+        let now = self.env.now;
+        let key = self.key(name);
+        if !key.can_withdraw(now) && !key.is_withdrawn(owner, attempt, now) {
+            return Withdrawn::TooMany;
+        }
+        let held = key.held_by_attempt(owner, attempt);
+        let held = held.map(|holder| holder.lease.clone());
+        let awaited = key.awaited_by_attempt(owner, attempt);
+        let awaited = awaited.map(|waiting| waiting.position);
+        let was = match (held, awaited) {
+            (Some(lease), _) => {
+                self.end(name, lease.fence, End::Released);
+                Withdrawn::Held(lease)
+            }
+            (None, Some(position)) if !self.prune(name, position) => {
+                let waiting = self.key(name).waiting_mut(position);
+                let calls = waiting.map(|waiting| waiting.calls.clone());
+                self.retain_calls(name, position, |_| false);
+                for call in calls.into_iter().flatten() {
+                    let wake = Wake::Withdrawn;
+                    self.transitions.push(Transition::Woken { call, wake });
+                }
+                Withdrawn::Waiting
+            }
+            _ => Withdrawn::Unknown,
+        };
+        let withdrawal = Withdrawal {
+            owner: owner.clone(),
+            attempt: attempt.clone(),
+            until: now + WITHDRAWAL_TTL,
+        };
+        self.key(name).remember_withdrawal(withdrawal, now);
+        was
+    }
+
+    fn confirm(&mut self, name: &LockName, fence: Fence) -> Result<Lease, NotHeld> {
+        let holder = self.key(name).holder(fence).ok_or(NotHeld::NotFound)?;
+        let (lease, confirm_by) = (holder.lease.clone(), holder.confirm_by);
+        self.change(&lease, |holder| holder.confirm_by = None);
+        self.confirmed(&lease, confirm_by);
+        Ok(lease)
+    }
+
+    pub(super) fn confirmed(&mut self, lease: &Lease, confirm_by: Option<Timestamp>) {
+        if let Some(confirm_by) = confirm_by {
+            self.transitions.push(Transition::Confirmed {
+                lease: lease.clone(),
+                confirm_by,
+            });
+        }
+    }
+
+    /// Changes a lease in each of its keys.
+    pub(super) fn change(&mut self, lease: &Lease, change: impl Fn(&mut Holder)) {
+        for name in lease.locks.names() {
+            self.keys.key(name).change_holder(lease.fence, &change);
+        }
+    }
+
+    /// Checks the invariants at these keys and at all others that were looked at, in debug builds.
+    fn check_all<'n>(&mut self, names: impl IntoIterator<Item = &'n LockName>) {
+        if cfg!(debug_assertions) {
+            names.into_iter().for_each(|name| self.check(name));
+            for name in std::mem::take(&mut self.touched) {
+                self.check(&name);
+            }
+        }
+    }
+
+    /// The invariants at one key.
+    fn check(&mut self, name: &LockName) {
+        let key = self.key(name);
+        key.check();
+        // A crowd is checked at its head: a step must not cost more the more wait.
+        let queue: Vec<Waiting> = key.queue().iter().take(8).cloned().collect();
+        let leases: Vec<Holder> = key.holders().take(8).cloned().collect();
+        for holder in leases {
+            for name in holder.lease.locks.names() {
+                let other = self.key(name).holder(holder.lease.fence);
+                debug_assert_eq!(other, Some(&holder), "a lease is not the same everywhere");
+            }
+        }
+        for waiting in &queue {
+            for name in waiting.claim.locks.names() {
+                let other = self.key(name).waiting_mut(waiting.position);
+                debug_assert_eq!(
+                    other.as_deref(),
+                    Some(waiting),
+                    "a claim is not in all its queues"
+                );
+            }
+        }
+        if let Some(first) = queue.first() {
+            let locks = first.claim.locks.clone();
+            debug_assert!(
+                !self.is_free(&locks, Some(first.position)),
+                "a claim that could be granted waits: {first:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What a store tells the process that uses it, without having been asked.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+use crate::model::{Transition, Wake};
+use crate::{Ticket, Timestamp};
+
+/// The process that uses a store: [`LockService`](crate::LockService) is one.
+///
+/// Called in the middle of a step, so it neither waits nor calls the store.
+pub trait Node: fmt::Debug + Send + Sync + 'static {
+    /// A call of this process has left the queue, and how.
+    ///
+    /// `false` if nobody waits for it any more. A lease that it was granted is nobody's then, and the store
+    /// [abandons](crate::model::Command::Abandon) the call.
+    fn wake(&self, ticket: Ticket, wake: Wake) -> bool;
+
+    /// A step that this process made has changed a lease, at this time of the store.
+    ///
+    /// Every such transition is reported once, and before the answer to its command. [`Transition::Woken`] is not among them.
+    fn changed(&self, transition: &Transition, now: Timestamp);
+
+    /// A message that a process which uses the store has [sent](crate::LockStore::broadcast) to all of them.
+    fn message(&self, message: &[u8]) {
+        let _ = message;
+    }
+}
+
+/// Those who use a store; in a server, one.
+#[derive(Debug, Default)]
+pub struct Nodes(RwLock<Vec<Weak<dyn Node>>>);
+
+impl Nodes {
+    /// One more.
+    pub fn add(&self, node: Weak<dyn Node>) {
+        let mut nodes = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        nodes.retain(|node| node.strong_count() > 0);
+        nodes.push(node);
+    }
+
+    /// Tells all of them what a step has changed, except who was woken.
+    pub fn changed(&self, transition: &Transition, now: Timestamp) {
+        self.any(|node| {
+            node.changed(transition, now);
+            false
+        });
+    }
+
+    /// Passes a message on to all of them.
+    pub fn message(&self, message: &[u8]) {
+        self.any(|node| {
+            node.message(message);
+            false
+        });
+    }
+
+    /// Tells the one who waits. `false` if nobody does.
+    #[must_use]
+    pub fn wake(&self, ticket: Ticket, wake: &Wake) -> bool {
+        self.any(|node| node.wake(ticket, wake.clone()))
+    }
+
+    fn any(&self, mut tell: impl FnMut(Arc<dyn Node>) -> bool) -> bool {
+        let nodes = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        nodes.iter().filter_map(Weak::upgrade).any(&mut tell)
+    }
+}

@@ -1,0 +1,132 @@
+//! Why a lock was not acquired, as an error.
+
+use forrst_lock::{AcquireOutcome, LockError, LockName, StoreError, WaiterLimit};
+use forrst_protocol::{ErrorCode, ErrorObject};
+use serde_json::{Map, json};
+
+use super::keys::full_keys;
+use super::options::LockOptions;
+use crate::Context;
+use crate::error::{internal_error, unavailable};
+use crate::extension::millis;
+use crate::limits::Refusal;
+
+/// The error for every outcome that is not a grant.
+pub(super) fn refusal(
+    outcome: AcquireOutcome,
+    context: &Context,
+    options: &LockOptions,
+) -> ErrorObject {
+    let (error, blocked_by, retry_after) = match outcome {
+        AcquireOutcome::Held {
+            blocked_by,
+            retry_after,
+        } => (held(), blocked_by, retry_after),
+        AcquireOutcome::TimedOut {
+            blocked_by,
+            retry_after,
+        } => (timed_out(options), blocked_by, retry_after),
+        AcquireOutcome::TooManyWaiters {
+            limit,
+            blocked_by,
+            retry_after,
+        } => (too_many_waiters(limit, context), blocked_by, retry_after),
+        AcquireOutcome::Withdrawn => return withdrawn(),
+        AcquireOutcome::AnotherAttempt => return another_attempt(options),
+        // Not a refusal.
+        AcquireOutcome::Granted(_) => return internal_error(),
+    };
+    with_details(error, options, &blocked_by, retry_after)
+}
+
+fn with_details(
+    error: ErrorObject,
+    options: &LockOptions,
+    blocked_by: &[LockName],
+    retry_after: std::time::Duration,
+) -> ErrorObject {
+    let mut details = Map::new();
+    options.keys.echo_keys(&mut details);
+    details.insert("scope".to_owned(), options.scope.as_str().into());
+    options.keys.echo_names(&mut details);
+    details.insert("blocked_by".to_owned(), full_keys(blocked_by));
+    details.insert("retry_after".to_owned(), json!(millis(retry_after)));
+    let details = details.into_iter();
+    details.fold(error, |error, (name, value)| error.with_detail(name, value))
+}
+
+fn held() -> ErrorObject {
+    ErrorObject::new(ErrorCode::LockAcquisitionFailed, "Unable to acquire lock")
+}
+
+fn timed_out(options: &LockOptions) -> ErrorObject {
+    let (block, _) = options.block.unzip();
+    let waited = block.map(|block| block.to_string()).unwrap_or_default();
+    let message = format!("Lock acquisition timed out after {waited}");
+    ErrorObject::new(ErrorCode::LockTimeout, message).with_detail("waited", json!(block))
+}
+
+fn too_many_waiters(limit: WaiterLimit, context: &Context) -> ErrorObject {
+    let (refusal, message) = match limit {
+        WaiterLimit::OfLock => (
+            Refusal::WaitersOfLock,
+            "Too many callers wait for this lock already",
+        ),
+        WaiterLimit::OfProcess => (
+            Refusal::Waiters,
+            "Too many callers wait for locks on this server already",
+        ),
+    };
+    context.server.metrics.refused(refusal);
+    ErrorObject::new(ErrorCode::RateLimited, message)
+}
+
+fn withdrawn() -> ErrorObject {
+    ErrorObject::new(ErrorCode::LockAlreadyReleased, "The attempt was withdrawn")
+}
+
+fn another_attempt(options: &LockOptions) -> ErrorObject {
+    let message = "`attempt` was made before, with other keys or kinds";
+    let at = options.at.clone().key("attempt");
+    ErrorObject::new(ErrorCode::InvalidArguments, message).at(at)
+}
+
+/// The caller has, or would have, more keys than one caller may.
+pub(super) fn too_many_locks(options: &LockOptions, most: Option<usize>) -> ErrorObject {
+    let keys = options.keys.locks.names().len();
+    let error = match most {
+        // However many locks the caller releases, there will never be room for it.
+        Some(most) if keys > most => {
+            let message = format!(
+                "`keys` has {keys} keys, but one caller may have at most {most} on this server"
+            );
+            let at = options.at.clone().key("keys");
+            ErrorObject::new(ErrorCode::InvalidArguments, message).at(at)
+        }
+        _ => {
+            let message = "You hold or wait for as many locks as one caller may on this server";
+            ErrorObject::new(ErrorCode::RateLimited, message)
+        }
+    };
+    error.with_detail("max_locks_per_caller", most)
+}
+
+/// The error for a call that has no outcome.
+pub(super) fn failed(error: LockError, options: &LockOptions) -> ErrorObject {
+    match error {
+        LockError::Closed => unavailable("The server is shutting down"),
+        // Not `UNAVAILABLE`: to try again would not help.
+        LockError::Store(error @ StoreError::Unsupported(_)) => {
+            let at = options.at.clone().key(options.keys.special_option());
+            ErrorObject::new(ErrorCode::InvalidArguments, error.to_string()).at(at)
+        }
+        LockError::Store(error) => {
+            tracing::error!(%error, "the lock store failed");
+            unavailable("The lock store is unavailable")
+        }
+        LockError::FencesExhausted => {
+            tracing::error!(%error, "nothing can be locked any more");
+            ErrorObject::new(ErrorCode::InternalError, error.to_string())
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A lease as a row: `name`, `fence`, `owner`, `caller`, `note`, `attempt`, `acquired_at`, `expires_at`, `locks`.
+//!
+//! A lease is one row, whatever the number of its keys, under the first of them. Releases are remembered in memory only, because
+//! they would cost more than everything else (ADR 10). What belongs to the process is not kept either: those who wait, and the
+//! calls that could roll a lease back.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use forrst_lock::model::{Holder, Withdrawal};
+use forrst_lock::{
+    Attempt, Caller, Fence, Kind, Lease, LockName, Locks, Note, Owner, Share, Timestamp,
+};
+use rusqlite::types::FromSql;
+use rusqlite::{Row, Statement, params};
+use serde::{Deserialize, Serialize};
+
+/// For [`write_lease`].
+pub(super) const WRITE_LEASE: &str =
+    "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+/// For [`read_lease`].
+pub(super) const READ_LEASES: &str =
+    "SELECT name, fence, owner, caller, note, attempt, acquired_at, expires_at, locks FROM leases";
+/// For [`read_withdrawal`]: the newest of a key last.
+pub(super) const READ_WITHDRAWALS: &str =
+    "SELECT name, owner, attempt, until FROM withdrawals ORDER BY until";
+
+/// A kind of lock: `"exclusive"`, `"shared"`, or its limit.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum WrittenKind {
+    Limit(u32),
+    Named(NamedKind),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum NamedKind {
+    Exclusive,
+    Shared,
+}
+
+type WrittenLocks<'a> = BTreeMap<Cow<'a, str>, WrittenKind>;
+
+pub(super) fn write_lease(statement: &mut Statement<'_>, holder: &Holder) -> rusqlite::Result<()> {
+    let Holder { lease, attempt, .. } = holder;
+    statement.execute(params![
+        lease.name().as_str(),
+        fence_number(lease.fence),
+        lease.owner.as_str(),
+        lease.caller.as_ref().map(Caller::as_str),
+        lease.note.as_ref().map(Note::as_str),
+        attempt.as_ref().map(Attempt::as_str),
+        millis(lease.acquired_at),
+        millis(lease.expires_at),
+        written_locks(&lease.locks),
+    ])?;
+    Ok(())
+}
+
+/// Each key with its kind; none for one key, exclusively.
+fn written_locks(locks: &Locks) -> Option<String> {
+    if let [(_, Share::EXCLUSIVE)] = locks.as_slice() {
+        return None;
+    }
+    let kinds = locks.as_slice().iter().map(|(name, share)| {
+        let kind = match share.kind() {
+            Kind::Exclusive => WrittenKind::Named(NamedKind::Exclusive),
+            Kind::Shared => WrittenKind::Named(NamedKind::Shared),
+            Kind::Limit(limit) => WrittenKind::Limit(limit),
+        };
+        (name.as_str().into(), kind)
+    });
+    let kinds: WrittenLocks<'_> = kinds.collect();
+    // Texts and numbers: there is nothing in it that JSON cannot say.
+    serde_json::to_string(&kinds).ok()
+}
+
+/// Reads a lease. A row that we would not have written is damage: a client may hold the lock that it was about.
+pub(super) fn read_lease(row: &Row<'_>) -> Result<Holder, String> {
+    let name: String = column(row, 0)?;
+    lease(row, &name).map_err(|what| format!("the lease of `{name}` is wrong: {what}"))
+}
+
+fn lease(row: &Row<'_>, name: &str) -> Result<Holder, String> {
+    let name = LockName::parse(name).map_err(wrong("name"))?;
+    let locks = match column::<Option<String>>(row, 8)? {
+        None => Locks::exclusive(name.clone()),
+        Some(locks) => read_locks(&locks)?,
+    };
+    if *locks.first() != name {
+        return Err("it is under another key".to_owned());
+    }
+    let number: i64 = column(row, 1)?;
+    let fence = u64::try_from(number).ok().and_then(Fence::new);
+    let owner: String = column(row, 2)?;
+    Ok(Holder {
+        lease: Lease {
+            locks,
+            owner: Owner::parse(&owner).map_err(wrong("owner"))?,
+            caller: optional(row, 3, Caller::parse)?
+                .transpose()
+                .map_err(wrong("caller"))?,
+            note: optional(row, 4, Note::parse)?
+                .transpose()
+                .map_err(wrong("note"))?,
+            fence: fence.ok_or_else(|| format!("{number} is not a fence"))?,
+            acquired_at: time(row, 6)?,
+            expires_at: time(row, 7)?,
+        },
+        attempt: optional(row, 5, Attempt::parse)?
+            .transpose()
+            .map_err(wrong("attempt"))?,
+        calls: Default::default(),
+        confirm_by: None,
+    })
+}
+
+/// Reads a withdrawn attempt.
+pub(super) fn read_withdrawal(row: &Row<'_>) -> Result<(LockName, Withdrawal), String> {
+    let name: String = column(row, 0)?;
+    let read = || {
+        let (owner, attempt): (String, String) = (column(row, 1)?, column(row, 2)?);
+        let withdrawal = Withdrawal {
+            owner: Owner::parse(&owner).map_err(wrong("owner"))?,
+            attempt: Attempt::parse(&attempt).map_err(wrong("attempt"))?,
+            until: time(row, 3)?,
+        };
+        Ok((LockName::parse(&name).map_err(wrong("name"))?, withdrawal))
+    };
+    read().map_err(|what: String| format!("a withdrawal of `{name}` is wrong: {what}"))
+}
+
+fn column<T: FromSql>(row: &Row<'_>, index: usize) -> Result<T, String> {
+    row.get(index).map_err(|error| error.to_string())
+}
+
+fn optional<T>(
+    row: &Row<'_>,
+    index: usize,
+    parse: impl FnOnce(&str) -> T,
+) -> Result<Option<T>, String> {
+    let text: Option<String> = column(row, index)?;
+    Ok(text.map(|text| parse(&text)))
+}
+
+fn time(row: &Row<'_>, index: usize) -> Result<Timestamp, String> {
+    let number: i64 = column(row, index)?;
+    timestamp(number).ok_or_else(|| format!("{number} is not a time"))
+}
+
+fn wrong<E: fmt::Display>(what: &str) -> impl FnOnce(E) -> String {
+    move |error| format!("its {what} {error}")
+}
+
+fn read_locks(text: &str) -> Result<Locks, String> {
+    let written: WrittenLocks<'_> =
+        serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let locks = written.into_iter().map(|(name, kind)| {
+        let name = LockName::parse(&name).map_err(wrong("key"))?;
+        let share = match kind {
+            WrittenKind::Named(NamedKind::Exclusive) => Some(Share::EXCLUSIVE),
+            WrittenKind::Named(NamedKind::Shared) => Some(Share::SHARED),
+            WrittenKind::Limit(limit) => Share::limit(limit),
+        };
+        Ok::<_, String>((name, share.ok_or("it has a wrong limit")?))
+    });
+    Locks::new(locks.collect::<Result<_, _>>()?).map_err(wrong("set of keys"))
+}
+
+/// Whether leases that are said to be on a key at once can be. They are in the order of their fences.
+pub(super) fn fit_together(name: &LockName, holders: &[Holder]) -> bool {
+    let kind = |holder: &Holder| holder.lease.locks.share_of(name).map(Share::kind);
+    let most = match holders.first().and_then(kind) {
+        None | Some(Kind::Exclusive) => 1,
+        Some(Kind::Shared) => usize::MAX,
+        Some(Kind::Limit(limit)) => usize::try_from(limit).unwrap_or(usize::MAX),
+    };
+    let are_alike = |pair: &[Holder]| {
+        kind(&pair[0]) == kind(&pair[1]) && pair[0].lease.fence < pair[1].lease.fence
+    };
+    holders.len() <= most && holders.windows(2).all(are_alike)
+}
+
+pub(super) fn fence_number(fence: Fence) -> i64 {
+    // A fence has 15 digits.
+    i64::try_from(fence.number()).unwrap_or(i64::MAX)
+}
+
+pub(super) fn millis(at: Timestamp) -> i64 {
+    i64::try_from(at.as_millis()).unwrap_or(i64::MAX)
+}
+
+pub(super) fn timestamp(millis: i64) -> Option<Timestamp> {
+    Some(Timestamp::from_millis(u64::try_from(millis).ok()?))
+}

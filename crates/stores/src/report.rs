@@ -1,0 +1,52 @@
+//! How the processes that use a store learn of what its steps did.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use forrst_lock::model::{Command, Transition, Wake};
+use forrst_lock::{Nodes, Timestamp};
+
+/// Notifies the nodes of these transitions, and leaves none. A grant whose call is no longer there is rolled back: `step` runs that
+/// command, and adds what happens.
+#[cfg(feature = "memory")]
+pub(crate) fn report(
+    nodes: &Nodes,
+    transitions: &mut Vec<Transition>,
+    now: Timestamp,
+    mut step: impl FnMut(&Command, &mut Vec<Transition>),
+) {
+    let mut rollbacks = Vec::new();
+    loop {
+        let reported = transitions.drain(..);
+        rollbacks.extend(reported.filter_map(|transition| notify(nodes, &transition, now)));
+        match rollbacks.pop() {
+            Some(rollback) => step(&rollback, transitions),
+            None => return,
+        }
+    }
+}
+
+/// Notifies the nodes of one transition. If it is a grant whose call is no longer there, what rolls it back.
+pub(crate) fn notify(nodes: &Nodes, transition: &Transition, now: Timestamp) -> Option<Command> {
+    // An observer that panics must end neither the store nor the call that it hears of.
+    let notified = catch_unwind(AssertUnwindSafe(|| match transition {
+        Transition::Woken { call, wake } => nodes.wake(call.ticket, wake),
+        other => {
+            nodes.changed(other, now);
+            true
+        }
+    }));
+    let is_received = notified.unwrap_or_else(|_| {
+        tracing::error!(?transition, "what observes the locks has panicked");
+        false
+    });
+    match transition {
+        Transition::Woken {
+            call,
+            wake: Wake::Granted(lease),
+        } if !is_received => Some(Command::Abandon {
+            name: lease.name().clone(),
+            ticket: call.ticket,
+        }),
+        _ => None,
+    }
+}
