@@ -21,6 +21,8 @@ pub struct Options {
     pub transports: Vec<Transport>,
     /// Only vectors whose `group/name` has this in it.
     pub filter: Option<String>,
+    /// No vectors whose `group/name` begins so: what the server is known not to have.
+    pub without: Vec<String>,
     /// How many at once.
     pub jobs: usize,
     /// How long to wait for any one answer.
@@ -36,6 +38,7 @@ impl Default for Options {
         Self {
             transports: Transport::ALL.to_vec(),
             filter: None,
+            without: Vec::new(),
             jobs: 16,
             patience: Duration::from_secs(60),
             vectors: None,
@@ -96,6 +99,8 @@ pub async fn run_in_turn(urls: &[&str], options: &Options) -> Result<Report, Run
             return Err(RunError::NothingMatches(filter.clone()));
         }
     }
+    let is_without = |path: &str| options.without.iter().any(|start| path.starts_with(start));
+    vectors.retain(|vector| !is_without(&vector.path()));
     for (server, url) in servers.iter().zip(urls) {
         let reached = server.reach().await;
         reached.map_err(|reason| RunError::Unreachable {

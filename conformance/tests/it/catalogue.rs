@@ -19,6 +19,7 @@ fn every_vector_can_be_read() {
             "3-system-functions",
             "4-safety",
             "5-extensions",
+            "6-kinds",
             "seed-000"
         ]
     );
