@@ -50,6 +50,24 @@ fn fenced_write() {
 }
 
 #[test]
+fn transfer() {
+    let story = Command::new(env!("CARGO_BIN_EXE_transfer"));
+    check(story, "anna has 9500 and ben has 10500: not a cent is lost");
+}
+
+#[test]
+fn licences() {
+    let story = Command::new(env!("CARGO_BIN_EXE_licences"));
+    check(story, "Ten jobs are done, at most three at once");
+}
+
+#[test]
+fn readers_and_writer() {
+    let story = Command::new(env!("CARGO_BIN_EXE_readers_and_writer"));
+    check(story, "The patient report reads what the writer wrote");
+}
+
+#[test]
 fn audit_extension() {
     let story = Command::new(env!("CARGO_BIN_EXE_audit_extension"));
     check(story, "ACCOUNTS_NOT_EMPTY");
