@@ -12,9 +12,9 @@
 //!
 //! Four rules hold in every step:
 //!
-//! 1. A lease whose time has come is gone before the command is looked at (S4, L1).
-//! 2. What can be granted to those who wait is granted before any newcomer is considered (L2).
-//! 3. What acts on a lease acts on none that was granted in the same step: nobody can have meant it.
+//! 1. A lease whose time has come has ended before the command is applied (S4, L1).
+//! 2. What can be granted to waiting claims is granted before a new one is considered (L2).
+//! 3. What acts on a lease acts on none that was granted in the same step: no caller can have meant it.
 //! 4. Every grant takes a fresh fence, and only a grant does (S2).
 //!
 //! **Invariants**, between two steps: the leases of a key fit together; no claim that could be granted waits; a claim is in all
@@ -108,7 +108,7 @@ pub struct Env<'a> {
     pub mint: &'a mut dyn FnMut(&Locks) -> Option<Fence>,
     /// The node that runs the step, and learns of its own grants by the answer.
     pub node: Option<&'a NodeId>,
-    /// Whether a node has been heard of lately.
+    /// Whether a node is alive.
     pub is_alive: &'a dyn Fn(&NodeId) -> bool,
     /// For how long releases are remembered.
     pub memory: ReleaseMemory,
@@ -182,7 +182,7 @@ pub enum Transition {
     Woken {
         /// The call.
         call: Call,
-        /// What it is told.
+        /// How its wait ended.
         wake: Wake,
     },
 }

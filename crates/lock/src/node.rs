@@ -1,4 +1,4 @@
-//! What a store tells the process that uses it, without having been asked.
+//! Notifications from a store to the process that uses it.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -27,7 +27,7 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// Those who use a store; in a server, one.
+/// The processes that use a store; in a server, one.
 #[derive(Debug, Default)]
 pub struct Nodes(RwLock<Vec<Weak<dyn Node>>>);
 
@@ -39,7 +39,7 @@ impl Nodes {
         nodes.push(node);
     }
 
-    /// Tells all of them what a step has changed, except who was woken.
+    /// Notifies all of them of what a step has changed, except of calls that were woken.
     pub fn changed(&self, transition: &Transition, now: Timestamp) {
         self.any(|node| {
             node.changed(transition, now);
@@ -55,7 +55,7 @@ impl Nodes {
         });
     }
 
-    /// Tells the one who waits. `false` if nobody does.
+    /// Notifies the one whose call it is. `false` if no call waits.
     #[must_use]
     pub fn wake(&self, ticket: Ticket, wake: &Wake) -> bool {
         self.any(|node| node.wake(ticket, wake.clone()))

@@ -68,7 +68,7 @@ pub(crate) struct Core {
     expiry: AbortHandle,
 }
 
-/// What the store notifies: those who wait here, the guards, and whoever counts.
+/// What the store notifies: the waiting calls and the guards of this process, and its observer.
 #[derive(Debug)]
 pub(crate) struct LocalNode {
     pub(crate) waiters: Waiters,
@@ -158,12 +158,12 @@ pub enum LockError {
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl LockService {
-    /// A service over `store`. Has to be called in a tokio runtime, where it starts one task that minds expiry.
+    /// A service over `store`. Has to be called in a tokio runtime, where it starts one task that looks after expiry.
     pub fn new(store: Arc<dyn LockStore>, config: Config) -> Self {
         Self::start(store, config, None)
     }
 
-    /// As [`new`](Self::new), with somebody who hears of everything that happens.
+    /// As [`new`](Self::new), with an observer of everything that happens.
     pub fn observed(
         store: Arc<dyn LockStore>,
         config: Config,
@@ -413,7 +413,7 @@ impl LockService {
         self.core.node.reporter.subscribe()
     }
 
-    /// Sends away everyone who waits, and lets nobody wait any more. Leases that are held stay held.
+    /// Ends all waits, and begins no new one. Leases that are held stay held.
     pub fn close(&self) {
         self.core.closed.send_replace(true);
     }
@@ -447,7 +447,7 @@ impl LocalNode {
 impl Node for LocalNode {
     fn wake(&self, ticket: Ticket, wake: Wake) -> bool {
         if let Wake::Granted(lease) = &wake {
-            // For those who wait behind it, also if its own future is never polled again.
+            // For the claims behind it, even if its own future is never polled again.
             self.set_alarms(&lease.locks, lease.expires_at.remaining(lease.acquired_at));
         }
         self.waiters.wake(ticket, wake)
@@ -472,7 +472,7 @@ impl Node for LocalNode {
             }
             Transition::Extended { lease, .. } => {
                 self.report(EventKind::Extended, lease, None);
-                // It may end earlier now than those who wait were told.
+                // It may end earlier now than the waiting calls expect.
                 self.set_alarms(&lease.locks, lease.expires_at.remaining(now));
             }
             Transition::Ended { lease, cause, .. } => {

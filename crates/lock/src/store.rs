@@ -41,7 +41,7 @@ use crate::{
 /// its keys grants it, and the store [wakes](Node::wake) its calls; if none of them is there any more, the store takes the
 /// lease back and goes on with the next claim. A durable store need not keep its waiters: their callers saw the connection break.
 ///
-/// Nobody tells a store that a lease has run out while others wait. [`Command::Settle`] comes at that time.
+/// A store has no timers: the service sends [`Command::Settle`] when a lease that claims wait for is due.
 ///
 /// # Notifications
 ///

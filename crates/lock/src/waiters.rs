@@ -16,7 +16,7 @@ const SHARDS: usize = 16;
 pub(crate) struct Waiters([Mutex<HashMap<Ticket, oneshot::Sender<Wake>>>; SHARDS]);
 
 impl Waiters {
-    /// Where a call is told that its wait is over. To be called before the store knows of it.
+    /// Where a call is notified of the end of its wait. To be called before the store knows of it.
     pub(crate) fn add(&self, ticket: Ticket) -> oneshot::Receiver<Wake> {
         let (sender, receiver) = oneshot::channel();
         self.shard(ticket).insert(ticket, sender);

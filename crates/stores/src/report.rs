@@ -27,7 +27,7 @@ pub(crate) fn report(
 
 /// Notifies the nodes of one transition. If it is a grant whose call is no longer there, what rolls it back.
 pub(crate) fn notify(nodes: &Nodes, transition: &Transition, now: Timestamp) -> Option<Command> {
-    // An observer that panics must end neither the store nor the call that it hears of.
+    // An observer that panics must end neither the store nor the call.
     let notified = catch_unwind(AssertUnwindSafe(|| match transition {
         Transition::Woken { call, wake } => nodes.wake(call.ticket, wake),
         other => {

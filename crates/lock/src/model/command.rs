@@ -186,7 +186,7 @@ pub enum NotHeld {
     Ambiguous,
 }
 
-/// What a waiting call is told, once.
+/// How the wait of a call ended; sent once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wake {

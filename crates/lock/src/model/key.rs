@@ -145,7 +145,7 @@ pub struct Withdrawal {
     pub until: Timestamp,
 }
 
-/// What a durable store keeps of a key. Those who wait are not kept: their callers saw the connection break.
+/// What a durable store keeps of a key. Waiting claims are not kept: their callers saw the connection break.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Kept {
     /// The leases.

@@ -1,7 +1,7 @@
 //! A lease as a row: `name`, `fence`, `owner`, `caller`, `note`, `attempt`, `acquired_at`, `expires_at`, `locks`.
 //!
 //! A lease is one row, whatever the number of its keys, under the first of them. Releases are remembered in memory only, because
-//! they would cost more than everything else (ADR 10). What belongs to the process is not kept either: those who wait, and the
+//! they would cost more than everything else (ADR 10). What belongs to the process is not kept either: waiting claims, and the
 //! calls that could roll a lease back.
 
 use std::borrow::Cow;
