@@ -1,7 +1,7 @@
 //! What tests stand on: processes that end with their test, `forrst serve`, a real Redis alone or in company, and a link
-//! between the two that can be broken.
+//! between the two that can be broken; and [`history`], which says whether what locks did on that ground can be true.
 //!
-//! Everything outside of [`asynchronous`] blocks, and all of it panics where a test would. What is started ends when it is dropped, also by a panic.
+//! Everything outside of [`asynchronous`] and [`history`] blocks, and all of it panics where a test would. What is started ends when it is dropped, also by a panic.
 
 #![allow(
     clippy::missing_panics_doc,
@@ -9,6 +9,7 @@
 )]
 
 pub mod asynchronous;
+pub mod history;
 mod http;
 mod patience;
 mod process;

@@ -1,5 +1,6 @@
 //! A process that ends with its test.
 
+use std::fs;
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -83,9 +84,21 @@ impl Process {
         kill_process(Pid::from_child(&self.child()), signal).unwrap();
     }
 
-    /// SIGSTOP: it stands still, and its connections stay open.
+    /// SIGSTOP: it stands still, and its connections stay open. Returns when all its threads have stopped: one takes the signal,
+    /// and on a busy machine the others run on until it does.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
+        until("all threads have stopped", || self.is_stopped());
+    }
+
+    fn is_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
+        threads.flatten().all(|thread| {
+            let state = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // The state stands behind the name, which is in parentheses.
+            let state = state.rsplit(") ").next().unwrap_or_default();
+            state.starts_with('T') || state.is_empty()
+        })
     }
 
     /// SIGCONT.

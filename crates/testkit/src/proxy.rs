@@ -1,11 +1,15 @@
 //! A link that can be broken.
 
-use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+mod link;
+mod state;
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use link::Link;
+use state::State;
 
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +66,8 @@ impl Proxy {
         self.link.change(|state| state.rules_mut(way).delay = by);
     }
 
-    /// Closes connections that are open. They may be opened again.
+    /// Closes connections that are open. They may be opened again. Where requests are or were held back, only the side of the
+    /// client is closed; the server receives the end behind them.
     pub fn cut(&self, traffic: Traffic) {
         self.link.change(|state| state.cut(traffic));
     }
@@ -84,6 +89,28 @@ impl Proxy {
     /// Loses the next answers, and with each of them its connection.
     pub fn lose_answers(&self, count: usize) {
         self.link.change(|state| state.answers_to_lose = count);
+    }
+
+    /// Holds back all requests from now on, while connections stay open, until [`deliver_requests`](Self::deliver_requests).
+    ///
+    /// They outlive the connection on the client's side: a client may give up, and be gone, before the server receives
+    /// what it has sent. After [`pass`](Self::pass) and [`heal`](Self::heal) only connections on which something was held
+    /// back by then go on to be held back; others and new ones work.
+    pub fn hold_requests(&self) {
+        self.link.change(|state| state.holds_requests = true);
+    }
+
+    /// Ends that: the server receives what was held back, in its order on each connection, and the end of those that the
+    /// client has closed. Returns how many bytes that were.
+    pub fn deliver_requests(&self) -> usize {
+        let mut delivered = 0;
+        self.link.change(|state| delivered = state.deliver());
+        delivered
+    }
+
+    /// How many bytes are held back.
+    pub fn held(&self) -> usize {
+        self.link.state().held()
     }
 
     /// Stops listening: who comes now is refused by the system. Connections that are open stay so.
@@ -116,11 +143,14 @@ impl Proxy {
         self.link.change(State::pass);
     }
 
-    /// Passes on everything again. Connections that have lost something are closed, as by a network that is back.
+    /// Passes on everything again. Connections that have lost something are closed, as by a network that is back; those
+    /// with requests that are held back are closed on the client's side.
     pub fn heal(&self) {
         self.link.change(|state| {
             state.pass();
-            state.cut_where(|connection| !connection.silent_ways.is_empty());
+            state.cut_where(|connection| {
+                !connection.silent_ways.is_empty() || !connection.held.is_empty()
+            });
         });
     }
 
@@ -144,230 +174,9 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.link.change(|state| {
             state.is_over = true;
-            state.cut(Traffic::All);
+            state.close_all();
         });
         // The thread that accepts is woken, and sees that it is over.
         let _ = TcpStream::connect(&self.address);
     }
-}
-
-#[derive(Default)]
-struct Link {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    is_over: bool,
-    is_deaf: bool,
-    has_stopped: bool,
-    refused: Option<Traffic>,
-    to_server: Rules,
-    to_client: Rules,
-    connections: HashMap<u64, Connection>,
-    opened: u64,
-    lost: usize,
-    answers_to_lose: usize,
-    lost_answers: usize,
-}
-
-/// What becomes of the bytes that go one way.
-#[derive(Default)]
-struct Rules {
-    delay: Duration,
-    swallowed: Option<Traffic>,
-}
-
-struct Connection {
-    client: TcpStream,
-    server: TcpStream,
-    has_subscribed: bool,
-    /// On which nothing arrives any more, because something was lost.
-    silent_ways: Vec<Way>,
-}
-
-impl Connection {
-    fn is(&self, traffic: Traffic) -> bool {
-        traffic == Traffic::All || self.has_subscribed
-    }
-
-    fn close(&self) {
-        let _ = self.client.shutdown(Shutdown::Both);
-        let _ = self.server.shutdown(Shutdown::Both);
-    }
-}
-
-impl State {
-    fn rules(&self, way: Way) -> &Rules {
-        match way {
-            Way::ToServer => &self.to_server,
-            Way::ToClient => &self.to_client,
-        }
-    }
-
-    fn rules_mut(&mut self, way: Way) -> &mut Rules {
-        match way {
-            Way::ToServer => &mut self.to_server,
-            Way::ToClient => &mut self.to_client,
-        }
-    }
-
-    fn pass(&mut self) {
-        self.refused = None;
-        self.to_server = Rules::default();
-        self.to_client = Rules::default();
-        self.answers_to_lose = 0;
-    }
-
-    fn cut(&mut self, traffic: Traffic) {
-        self.cut_where(|connection| connection.is(traffic));
-    }
-
-    fn cut_where(&mut self, is_meant: impl Fn(&Connection) -> bool) {
-        self.connections.retain(|_, connection| {
-            let is_cut = is_meant(connection);
-            if is_cut {
-                connection.close();
-            }
-            !is_cut
-        });
-    }
-}
-
-impl Link {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state());
-        self.changed.notify_all();
-    }
-
-    fn accept(self: &Arc<Self>, mut listener: TcpListener, server: u16) {
-        let address = listener.local_addr().unwrap();
-        loop {
-            for client in listener.incoming().map_while(Result::ok) {
-                let state = self.state();
-                if state.is_over {
-                    return;
-                }
-                if state.is_deaf {
-                    break;
-                }
-                drop(state);
-                self.connect(client, server);
-            }
-            drop(listener);
-            self.change(|state| state.has_stopped = true);
-            let state = self.state();
-            let waited = self
-                .changed
-                .wait_while(state, |state| state.is_deaf && !state.is_over);
-            if waited.unwrap_or_else(PoisonError::into_inner).is_over {
-                return;
-            }
-            listener = TcpListener::bind(address).unwrap();
-            self.change(|state| state.has_stopped = false);
-        }
-    }
-
-    fn connect(self: &Arc<Self>, client: TcpStream, server: u16) {
-        if self.state().refused == Some(Traffic::All) {
-            return;
-        }
-        // A server that is not there is, to the client, a connection that is closed at once.
-        let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) else {
-            return;
-        };
-        let _ = client.set_nodelay(true);
-        let _ = server.set_nodelay(true);
-        let again = |stream: &TcpStream| stream.try_clone().unwrap();
-        let ways = [
-            (Way::ToServer, again(&client), again(&server)),
-            (Way::ToClient, again(&server), again(&client)),
-        ];
-        let connection = Connection {
-            client,
-            server,
-            has_subscribed: false,
-            silent_ways: Vec::new(),
-        };
-        let id = {
-            let mut state = self.state();
-            state.opened += 1;
-            let id = state.opened;
-            state.connections.insert(id, connection);
-            id
-        };
-        for (way, from, to) in ways {
-            let link = self.clone();
-            thread::spawn(move || {
-                link.pump(id, way, from, to);
-                link.change(|state| {
-                    if let Some(connection) = state.connections.remove(&id) {
-                        connection.close();
-                    }
-                });
-            });
-        }
-    }
-
-    /// Passes on what comes, until one of the sides is gone.
-    fn pump(&self, id: u64, way: Way, mut from: TcpStream, mut to: TcpStream) {
-        let mut buffer = vec![0; 65_536];
-        while let Ok(count @ 1..) = from.read(&mut buffer) {
-            let bytes = &buffer[..count];
-            if self.pass(id, way, bytes) && to.write_all(bytes).is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Whether these bytes go on, once it is time for them.
-    fn pass(&self, id: u64, way: Way, bytes: &[u8]) -> bool {
-        let since = Instant::now();
-        let mut state = self.state();
-        if way == Way::ToServer && subscribes(bytes) {
-            let refused = state.refused.is_some();
-            if let Some(connection) = state.connections.get_mut(&id) {
-                connection.has_subscribed = true;
-                if refused {
-                    connection.close();
-                }
-            }
-        }
-        loop {
-            let early = state.rules(way).delay.saturating_sub(since.elapsed());
-            if early.is_zero() {
-                break;
-            }
-            let waited = self.changed.wait_timeout(state, early);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        let swallowed = state.rules(way).swallowed;
-        let loses_answer = way == Way::ToClient && state.answers_to_lose > 0;
-        let Some(connection) = state.connections.get_mut(&id) else {
-            return false;
-        };
-        let is_lost = connection.silent_ways.contains(&way)
-            || swallowed.is_some_and(|traffic| connection.is(traffic));
-        if is_lost {
-            connection.silent_ways.push(way);
-            state.lost += bytes.len();
-        } else if loses_answer {
-            connection.close();
-            state.answers_to_lose -= 1;
-            state.lost_answers += 1;
-            return false;
-        }
-        !is_lost
-    }
-}
-
-fn subscribes(bytes: &[u8]) -> bool {
-    let word = b"SUBSCRIBE";
-    let mut windows = bytes.windows(word.len());
-    windows.any(|window| window.eq_ignore_ascii_case(word))
 }

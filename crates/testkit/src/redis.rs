@@ -1,6 +1,7 @@
 //! Redis as it is installed here, or Valkey: one server, a cluster, a primary with replicas and sentinels.
 
 mod certificates;
+mod clock;
 mod cluster;
 mod port;
 mod replicas;

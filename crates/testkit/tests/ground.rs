@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forrst_testkit::{
     Proxy, RedisCluster, RedisOptions, RedisReplicas, RedisServer, SharedRedis, Traffic, Way, until,
@@ -86,6 +86,78 @@ fn sentinels_put_the_replica_in_its_place() {
     });
 }
 
+/// Seconds since 1970, by the clock of a server.
+fn time_of(server: &RedisServer) -> f64 {
+    let time = server.cli(&["TIME"]);
+    time.lines().next().unwrap().parse().unwrap()
+}
+
+/// How far the clock of a server is ahead of that of this machine.
+fn ahead(server: &RedisServer) -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    time_of(server) - now.as_secs_f64()
+}
+
+const MINUTES: Duration = Duration::from_secs(300);
+
+#[track_caller]
+fn assert_close(found: f64, expected: f64) {
+    // A busy machine, and whole seconds.
+    assert!((found - expected).abs() < 30.0, "{found}, not {expected}");
+}
+
+#[test]
+fn a_clock_can_be_ahead_or_behind_and_the_server_works() {
+    let with = RedisOptions::default;
+    for (options, expected) in [
+        (with().clock_ahead(MINUTES), 300.0),
+        (with().clock_behind(MINUTES), -300.0),
+        (with(), 0.0),
+    ] {
+        let mut server = options.start();
+        assert_close(ahead(&server), expected);
+        let in_script = server.cli(&["EVAL", "return redis.call('TIME')[1]", "0"]);
+        assert_close(in_script.parse::<f64>().unwrap() - time_of(&server), 0.0);
+        server.cli(&["SET", "kept", "1"]);
+        server.cli(&["SET", "expires", "1", "PX", "50"]);
+        until("a key expires after its time", || {
+            server.cli(&["EXISTS", "expires"]) == "0"
+        });
+        server.restart();
+        assert_close(ahead(&server), expected);
+        assert_eq!(server.cli(&["GET", "kept"]), "1");
+    }
+}
+
+#[test]
+fn a_server_with_a_clock_of_its_own_leaves_no_shared_memory_behind() {
+    let server = RedisOptions::default().clock_ahead(MINUTES).start();
+    let info = server.cli(&["INFO", "server"]);
+    let mut lines = info.lines();
+    let id = lines.find_map(|line| line.strip_prefix("process_id:"));
+    let id = id.unwrap().trim();
+    drop(server);
+    let left = std::fs::read_dir("/dev/shm").unwrap().flatten();
+    let mut names = left.map(|entry| entry.file_name().into_string().unwrap());
+    let suffix = format!("_{id}");
+    assert!(!names.any(|name| name.contains("faketime") && name.ends_with(&suffix)));
+}
+
+#[test]
+fn a_replica_with_a_clock_that_differs_takes_over() {
+    let replica = RedisOptions::default().clock_behind(MINUTES);
+    let mut set = RedisReplicas::start_with(RedisOptions::default(), vec![replica], 1);
+    set.primary().cli(&["SET", "a", "1"]);
+    assert_eq!(set.primary().cli(&["WAIT", "1", "5000"]), "1");
+    assert_close(ahead(set.primary()), 0.0);
+    set.primary().kill();
+    let new = set.until_failed_over();
+    until("it has what the old one had", || {
+        new.ask(&["GET", "a"]).is_ok_and(|value| value == "1")
+    });
+    assert_close(ahead(new), -300.0);
+}
+
 struct Client(TcpStream);
 
 impl Client {
@@ -140,6 +212,103 @@ fn a_link_can_be_broken_in_every_way_and_mended() {
     assert_eq!(Client::connect(&proxy).ask("PING"), "");
     proxy.heal();
     assert_eq!(Client::connect(&proxy).ask("PING"), PONG);
+}
+
+impl Client {
+    fn send(&mut self, commands: &str) {
+        self.0.write_all(commands.as_bytes()).unwrap();
+    }
+
+    /// Whether nothing but the end comes.
+    fn is_closed(&mut self) -> bool {
+        matches!(self.0.read(&mut [0]), Ok(0))
+    }
+}
+
+#[test]
+fn requests_are_delivered_after_their_client_has_gone() {
+    type Leave = fn(&Proxy, Client);
+    let ways_to_leave: [(&str, Leave); 3] = [
+        ("disconnect", |_, client| drop(client)),
+        ("cut", |proxy, mut client| {
+            proxy.cut(Traffic::All);
+            assert!(client.is_closed());
+        }),
+        ("heal", |proxy, mut client| {
+            proxy.heal();
+            assert!(client.is_closed());
+        }),
+    ];
+    let server = RedisServer::start();
+    for (name, leave) in ways_to_leave {
+        let proxy = Proxy::start(server.port());
+        let mut client = Client::connect(&proxy);
+        assert_eq!(client.ask("PING"), "+PONG\r\n");
+        proxy.hold_requests();
+        // Longer than what Redis reads at once.
+        let part = "x".repeat(1_000);
+        let commands = format!("APPEND {name} {part}\r\n").repeat(100);
+        client.send(&commands);
+        until("all is held back", || proxy.held() == commands.len());
+        leave(&proxy, client);
+
+        // What comes meanwhile is not held up by it.
+        proxy.pass();
+        let mut other = Client::connect(&proxy);
+        assert_eq!(other.ask(&format!("EXISTS {name}")), ":0\r\n");
+        assert_eq!(proxy.held(), commands.len());
+
+        assert_eq!(proxy.deliver_requests(), commands.len());
+        assert_eq!(proxy.held(), 0);
+        until("the server has received it", || {
+            server.cli(&["STRLEN", name]) == "100000"
+        });
+        until("its connection ends", || {
+            // Without the one that asks.
+            let clients = server.cli(&["CLIENT", "LIST"]);
+            clients.lines().count() == 2
+        });
+        assert_eq!(other.ask("PING"), "+PONG\r\n");
+    }
+}
+
+#[test]
+fn a_client_that_stays_receives_the_answers_to_requests_that_were_held_back() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let mut client = Client::connect(&proxy);
+    assert_eq!(client.ask("PING"), "+PONG\r\n");
+    proxy.hold_requests();
+    assert_eq!(client.ask("INCR a"), "");
+    assert_eq!(server.cli(&["EXISTS", "a"]), "0");
+    // Held back stays held back, and what follows stays behind it.
+    proxy.pass();
+    assert_eq!(client.ask("INCR a"), "");
+    proxy.deliver_requests();
+    until("both have arrived", || server.cli(&["GET", "a"]) == "2");
+    let mut answers = String::new();
+    until("both are answered", || {
+        let mut read = [0; 64];
+        let count = client.0.read(&mut read).unwrap_or(0);
+        answers += &String::from_utf8_lossy(&read[..count]);
+        answers == ":1\r\n:2\r\n"
+    });
+    assert_eq!(client.ask("INCR a"), ":3\r\n");
+}
+
+#[test]
+fn a_server_that_ends_takes_with_it_what_was_held_back() {
+    let mut server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let mut client = Client::connect(&proxy);
+    assert_eq!(client.ask("PING"), "+PONG\r\n");
+    proxy.hold_requests();
+    assert_eq!(client.ask("SET a 1"), "");
+    server.restart();
+    until("the connection ends", || proxy.held() == 0);
+    assert_eq!(proxy.deliver_requests(), 0);
+    assert_eq!(server.cli(&["EXISTS", "a"]), "0");
+    assert_eq!(Client::connect(&proxy).ask("PING"), "+PONG\r\n");
 }
 
 #[test]

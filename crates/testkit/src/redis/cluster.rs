@@ -15,15 +15,20 @@ pub struct RedisCluster {
 impl RedisCluster {
     /// Three primaries alone.
     pub fn start() -> Self {
-        Self::launch(0)
+        Self::launch(0, &[])
+    }
+
+    /// The same where the others go on when one of them is gone.
+    pub fn without_full_coverage() -> Self {
+        Self::launch(0, &["--cluster-require-full-coverage", "no"])
     }
 
     /// With a replica each, which takes over a second or two after its primary is gone.
     pub fn with_replicas() -> Self {
-        Self::launch(PRIMARIES)
+        Self::launch(PRIMARIES, &[])
     }
 
-    fn launch(replicas: usize) -> Self {
+    fn launch(replicas: usize, arguments: &[&str]) -> Self {
         let start = |_| {
             let cluster = [
                 "--cluster-enabled",
@@ -35,7 +40,8 @@ impl RedisCluster {
                 "--repl-diskless-sync-delay",
                 "0",
             ];
-            RedisOptions::default().arguments(&cluster).start()
+            let options = RedisOptions::default().arguments(&cluster);
+            options.arguments(arguments).start()
         };
         let cluster = Self {
             primaries: (0..PRIMARIES).map(start).collect(),
@@ -107,6 +113,14 @@ impl RedisCluster {
         let others = others.map(|server| format!("node={}", server.address()));
         let others = others.collect::<Vec<_>>().join("&");
         format!("redis-cluster://{}?{others}", self.primaries[0].address())
+    }
+
+    /// Which of those that began as primaries has the slot of this key, as long as none was moved.
+    pub fn index_of(&self, key: &str) -> usize {
+        let slot = self.primaries[0].cli(&["CLUSTER", "KEYSLOT", key]);
+        let slot: usize = slot.trim().parse().unwrap();
+        let first = |index| SLOTS * index / PRIMARIES;
+        (1..PRIMARIES).filter(|index| first(*index) <= slot).count()
     }
 
     /// One of those that began as primaries.

@@ -21,12 +21,40 @@ impl RedisReplicas {
 
     /// With as many replicas, and as many sentinels, most of which have to agree.
     pub fn start(replicas: usize, sentinels: usize) -> Self {
+        let replicas = vec![RedisOptions::default(); replicas];
+        Self::start_with(RedisOptions::default(), replicas, sentinels)
+    }
+
+    /// With one replica and a sentinel that promotes it only when the primary is gone for minutes, however busy the machine is.
+    pub fn steady() -> Self {
+        let set = Self::start(1, 1);
+        for sentinel in &set.sentinels {
+            let patience = [
+                "SENTINEL",
+                "SET",
+                SERVICE,
+                "down-after-milliseconds",
+                "600000",
+            ];
+            sentinel.cli(&patience);
+        }
+        set
+    }
+
+    /// The same with options for the primary and for each replica: a clock, for instance.
+    pub fn start_with(
+        primary: RedisOptions,
+        replicas: Vec<RedisOptions>,
+        sentinels: usize,
+    ) -> Self {
         let quick = ["--repl-diskless-sync-delay", "0"];
-        let options = || RedisOptions::default().arguments(&quick);
-        let primary = options().start();
+        let primary = primary.arguments(&quick).start();
         let replica_of = format!("127.0.0.1 {}", primary.port());
         let replica_of = ["--replicaof", &replica_of];
-        let replicas = (0..replicas).map(|_| options().arguments(&replica_of).start());
+        let replicas = replicas.into_iter().map(|options| {
+            let options = options.arguments(&quick).arguments(&replica_of);
+            options.start()
+        });
         let replicas: Vec<RedisServer> = replicas.collect();
         for replica in &replicas {
             until("the replica has all", || {
@@ -76,6 +104,15 @@ impl RedisReplicas {
     /// Those that began as replicas.
     pub fn replicas(&self) -> &[RedisServer] {
         &self.replicas
+    }
+
+    /// Has a sentinel promote a replica while the primary is well.
+    pub fn promote_a_replica(&self) {
+        let promote = ["SENTINEL", "FAILOVER", SERVICE];
+        // It has to have heard of the replica lately.
+        until("a replica is promoted", || {
+            self.sentinels[0].ask(&promote).is_ok()
+        });
     }
 
     /// Waits until a replica has taken over, and gives it back.

@@ -3,10 +3,12 @@
 use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
 use super::certificates::Certificates;
+use super::clock::Clock;
 use super::port::free_port;
 use super::resp::Connection;
 use super::{assert_installed, redis_program};
@@ -20,6 +22,7 @@ pub struct RedisOptions {
     password: Option<String>,
     tls: bool,
     sentinel: Option<String>,
+    clock: Option<Clock>,
 }
 
 impl RedisOptions {
@@ -48,6 +51,20 @@ impl RedisOptions {
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = true;
+        self
+    }
+
+    /// Runs with a wall clock that is ahead of that of this machine, also after a restart.
+    #[must_use]
+    pub fn clock_ahead(mut self, by: Duration) -> Self {
+        self.clock = Some(Clock::ahead(by));
+        self
+    }
+
+    /// Runs with a wall clock that is behind that of this machine, also after a restart.
+    #[must_use]
+    pub fn clock_behind(mut self, by: Duration) -> Self {
+        self.clock = Some(Clock::behind(by));
         self
     }
 
@@ -176,7 +193,13 @@ impl RedisServer {
         if !is_there {
             process.wait();
             let said = process.output();
-            assert!(said.contains("already in use"), "Redis has ended:\n{said}");
+            let errors = process.errors();
+            assert!(
+                said.contains("already in use"),
+                "Redis has ended:\n{said}{errors}"
+            );
+        } else if self.options.clock.is_some() {
+            Clock::forget(process.id());
         }
         self.process = Some(process);
         is_there
@@ -220,6 +243,9 @@ impl RedisServer {
             command.arg("--tls-ca-cert-file").arg(&certificates.ca);
         }
         command.args(&self.options.arguments);
+        if let Some(clock) = &self.options.clock {
+            clock.set(&mut command);
+        }
         command
     }
 }
