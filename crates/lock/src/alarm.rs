@@ -1,14 +1,20 @@
 //! One clock for all keys that somebody waits for: it rings when a holder's lease ends.
 //!
-//! However many wait for a key, there is one alarm for it, so that an expiry costs one call to the store.
+//! However many wait for a key, there is one alarm for it, so that an expiry costs one call to the store. An alarm to which the
+//! store did not answer rings again later and later, so that all keys together do not hammer a store that is down.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::LockName;
+
+/// How soon an alarm that came to nothing rings again: at first, and at last.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 pub(crate) struct AlarmClock {
@@ -27,6 +33,22 @@ struct Alarms {
 struct Entry {
     waiting: usize,
     at: Option<Instant>,
+    /// How often it was put off since it was last set.
+    put_off: u32,
+}
+
+impl Entry {
+    /// Twice as long each time; from half of that to all of it at random, so that keys that fail together do not come back
+    /// together.
+    fn next_pause(&mut self) -> Duration {
+        let longest = FIRST_PAUSE
+            .saturating_mul(1 << self.put_off)
+            .min(LAST_PAUSE);
+        if longest < LAST_PAUSE {
+            self.put_off += 1;
+        }
+        longest.mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
 }
 
 impl AlarmClock {
@@ -52,11 +74,24 @@ impl AlarmClock {
 
     /// Rings for `name` at `at`, or earlier if that was asked for before; never if nobody waits for it.
     pub(crate) fn set(&self, name: &LockName, at: Instant) {
+        self.set_by(name, |entry| {
+            entry.put_off = 0;
+            at
+        });
+    }
+
+    /// Rings for `name` once more after a while: its last alarm came to nothing.
+    pub(crate) fn put_off(&self, name: &LockName) {
+        self.set_by(name, |entry| Instant::now() + entry.next_pause());
+    }
+
+    fn set_by(&self, name: &LockName, at: impl FnOnce(&mut Entry) -> Instant) {
         let mut alarms = self.alarms();
         let Alarms { by_name, by_time } = &mut *alarms;
         let Some(entry) = by_name.get_mut(name) else {
             return;
         };
+        let at = at(entry);
         if entry.at.is_some_and(|set| set <= at) {
             return;
         }

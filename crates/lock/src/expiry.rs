@@ -9,21 +9,8 @@ use crate::LockName;
 use crate::alarm::AlarmClock;
 use crate::store::{LockStore, LockStoreExt};
 
-/// A shared store may lose a message between processes. Settling a key this often makes up for it.
-const SAFETY_POLL: Duration = Duration::from_secs(1);
-/// How soon to try again after the store failed.
-const STORE_PAUSE: Duration = Duration::from_millis(250);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const SWEEP_BATCH: usize = 1000;
-
-/// How long to leave a key alone whose leases have this much time left.
-pub(crate) fn until_next_look(is_shared: bool, left: Duration) -> Duration {
-    if is_shared {
-        left.min(SAFETY_POLL)
-    } else {
-        left
-    }
-}
 
 /// What the task needs.
 pub(crate) struct Expiry {
@@ -56,20 +43,15 @@ impl Expiry {
     }
 
     async fn settle(self: Arc<Self>, name: LockName) {
-        let again = match self.store.settle(&name).await {
-            Ok(answer) if answer.outcome.waiters == 0 => return,
-            Ok(answer) => {
-                let left = answer.outcome.look_at.remaining(answer.now);
-                let is_shared = self.store.capabilities().shared;
-                match left.is_zero() {
-                    // No lease is in the way, but claims that wait for other keys, which have their own alarms.
-                    true => STORE_PAUSE,
-                    false => until_next_look(is_shared, left),
-                }
-            }
-            Err(_) => STORE_PAUSE,
-        };
-        self.clock.set(&name, Instant::now() + again);
+        match self.store.settle(&name).await {
+            Ok(answer) if answer.outcome.waiters == 0 => {}
+            Ok(answer) => match answer.outcome.look_at.remaining(answer.now) {
+                // No lease is in the way, but claims that wait for other keys, which have their own alarms.
+                Duration::ZERO => self.clock.put_off(&name),
+                left => self.clock.set(&name, Instant::now() + left),
+            },
+            Err(_) => self.clock.put_off(&name),
+        }
     }
 
     async fn sweep(&self) {

@@ -1,7 +1,8 @@
 //! The leases that guards of this process hold, so that a guard is notified when one of them ends early.
 //!
 //! A lease can end while its guard believes in it: by force-release, or by a release or a shorter `extend` that names its
-//! owner's token. The service learns of that from the answer of the store, and looks here whose guard it concerns.
+//! owner's token. The service learns of that from the answer of the store, or from the store that another process did it, and looks here
+//! whose guard it concerns.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -49,4 +49,4 @@ pub use store::{
     Page, StoreError, Waiter,
 };
 pub use tenure::LossNotice;
-pub use time::{InvalidTtl, Timestamp, Ttl};
+pub use time::{InvalidTtl, Reading, Timestamp, Ttl};

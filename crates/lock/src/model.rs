@@ -35,8 +35,8 @@ pub use self::command::{
     Wake, Withdrawn,
 };
 pub use self::key::{
-    Call, Holder, Kept, Key, MAX_WITHDRAWALS, Position, REMEMBERED_RELEASES, Release, Waiting,
-    Withdrawal,
+    Call, Holder, Kept, Key, MAX_CALLS, MAX_WITHDRAWALS, Position, REMEMBERED_RELEASES, Release,
+    Waiting, Withdrawal,
 };
 pub use self::share::{InvalidLocks, Kind, Locks, Share};
 use self::turn::Turn;

@@ -5,100 +5,67 @@ use std::sync::Arc;
 
 use crate::name::{InvalidText, check};
 
-/// The token that proves a lease: 1 to 255 bytes, no control characters.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Owner(Arc<str>);
+/// A text of 1 to 255 bytes without control characters.
+macro_rules! text {
+    ($(#[$documentation:meta])* $name:ident) => {
+        $(#[$documentation])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The longest, in bytes.
+            pub const MAX_BYTES: usize = 255;
+
+            /// Checks what a caller sent.
+            pub fn parse(raw: &str) -> Result<Self, InvalidText> {
+                check(raw, Self::MAX_BYTES)?;
+                Ok(Self(raw.into()))
+            }
+
+            /// The text itself.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+    };
+}
+
+text! {
+    /// The token that proves a lease: 1 to 255 bytes, no control characters.
+    Owner
+}
+
+text! {
+    /// A caller's name for one try to get a lock, repeated when the answer was lost: 1 to 255 bytes.
+    ///
+    /// The same owner with the same attempt gets the same lease, not a second one.
+    Attempt
+}
+
+text! {
+    /// Who took a lock, as far as the server knows its callers: the name of an API key or a certificate, 1 to 255 bytes.
+    ///
+    /// It grants nothing; the [`Owner`]'s token does.
+    Caller
+}
+
+text! {
+    /// What a lock is held for, for people: 1 to 255 bytes. It is no secret.
+    Note
+}
 
 impl Owner {
-    /// The longest token, in bytes.
-    pub const MAX_BYTES: usize = 255;
-
-    /// Checks a token that a caller chose.
-    pub fn parse(raw: &str) -> Result<Self, InvalidText> {
-        check(raw, Self::MAX_BYTES)?;
-        Ok(Self(raw.into()))
-    }
-
     /// A fresh UUID v4, for a caller who chose none.
     pub fn random() -> Self {
         let mut buffer = uuid::Uuid::encode_buffer();
         let text: &str = uuid::Uuid::new_v4().hyphenated().encode_lower(&mut buffer);
         Self(text.into())
     }
-
-    /// The token itself.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-/// A caller's name for one try to get a lock, repeated when the answer was lost: 1 to 255 bytes.
-///
-/// The same owner with the same attempt gets the same lease, not a second one.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Attempt(Arc<str>);
-
-impl Attempt {
-    /// The longest attempt, in bytes.
-    pub const MAX_BYTES: usize = 255;
-
-    /// Checks an attempt that a caller named.
-    pub fn parse(raw: &str) -> Result<Self, InvalidText> {
-        check(raw, Self::MAX_BYTES)?;
-        Ok(Self(raw.into()))
-    }
-
-    /// The text itself.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// Who took a lock, as far as the server knows its callers: the name of an API key or a certificate, 1 to 255 bytes.
-///
-/// It grants nothing; the [`Owner`]'s token does.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Caller(Arc<str>);
-
-impl Caller {
-    /// The longest name, in bytes.
-    pub const MAX_BYTES: usize = 255;
-
-    /// Checks a name.
-    pub fn parse(raw: &str) -> Result<Self, InvalidText> {
-        check(raw, Self::MAX_BYTES)?;
-        Ok(Self(raw.into()))
-    }
-
-    /// The name itself.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// What a lock is held for, for people: 1 to 255 bytes. It is no secret.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Note(Arc<str>);
-
-impl Note {
-    /// The longest note.
-    pub const MAX_BYTES: usize = 255;
-
-    /// Checks what a caller sent.
-    pub fn parse(raw: &str) -> Result<Self, InvalidText> {
-        check(raw, Self::MAX_BYTES)?;
-        Ok(Self(raw.into()))
-    }
-
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
     }
 }
 

@@ -10,9 +10,9 @@ use crate::event::EventKind;
 use crate::model::{Abandoned, Wake};
 use crate::service::{Core, came_too_late, retry_after};
 use crate::store::{Answer, LockStoreExt};
-use crate::tenure::{Term, local_end};
+use crate::tenure::Term;
 use crate::{
-    AcquireOutcome, Lease, LeaseGuard, LockError, LockName, Locks, StoreError, Ticket, Timestamp,
+    AcquireOutcome, Lease, LeaseGuard, LockError, LockName, Locks, Reading, StoreError, Ticket,
 };
 
 /// How long the store has to say when it is worth asking again. The answer itself is known, and must not wait for it.
@@ -22,7 +22,7 @@ const HINT_TIME: Duration = Duration::from_millis(200);
 pub(crate) struct WaitPermit {
     core: Arc<Core>,
     ticket: Ticket,
-    wake: oneshot::Receiver<Wake>,
+    wake: oneshot::Receiver<(Wake, Reading)>,
     /// The keys whose alarms are kept for this call.
     joined: Option<Locks>,
 }
@@ -82,12 +82,12 @@ impl Pending {
         self.locks.first()
     }
 
-    /// `anchor` ties the two clocks: the store read `anchor.1` no earlier than `anchor.0` was here.
+    /// Waits for the end that the store puts to it, from `since` until `deadline`.
     pub(crate) async fn wait(
         self,
         mut permit: WaitPermit,
+        since: Instant,
         deadline: Instant,
-        anchor: (Instant, Timestamp),
         blocked_by: Vec<LockName>,
     ) -> Result<AcquireOutcome, LockError> {
         let wake = tokio::select! {
@@ -99,43 +99,29 @@ impl Pending {
                 permit.wake.close();
                 match permit.wake.try_recv() {
                     Ok(wake) => Ok(wake),
-                    Err(_) => return self.time_out(anchor.0, blocked_by).await,
+                    Err(_) => return self.time_out(since, blocked_by).await,
                 }
             }
         };
         match wake {
-            Ok(Wake::Granted(lease)) => {
-                let (sent, read) = anchor;
-                // Should the store's clock have jumped since, the lease is no longer than its ttl from now.
+            Ok((Wake::Granted(lease), reading)) => {
                 let ttl = lease.expires_at.remaining(lease.acquired_at);
-                let left = lease.expires_at.remaining(read);
-                let at_most = Instant::now();
-                let until = local_end(sent, left, ttl).min(local_end(at_most, ttl, ttl));
-                if came_too_late(until, ttl) {
+                let term = Term::read(lease.expires_at, ttl, reading);
+                if came_too_late(term.until, ttl) {
                     return Err(self.came_too_late());
                 }
-                let term = Term {
-                    ends: (sent + left).min(at_most + ttl),
-                    until,
-                    expires_at: lease.expires_at,
-                    sent,
-                    read: lease.acquired_at,
-                };
                 Ok(AcquireOutcome::Granted(self.granted(lease, term)))
             }
-            Ok(Wake::TimedOut(obstacle)) => {
-                let now = anchor.1 + anchor.0.elapsed();
-                Ok(self.timed_out(
-                    anchor.0,
-                    obstacle.blocked_by,
-                    obstacle.look_at.remaining(now),
-                ))
+            Ok((Wake::TimedOut(obstacle), reading)) => {
+                let now = reading.now + reading.at.elapsed();
+                let left = obstacle.look_at.remaining(now);
+                Ok(self.timed_out(since, obstacle.blocked_by, left))
             }
-            Ok(Wake::Withdrawn) => {
+            Ok((Wake::Withdrawn, _)) => {
                 self.ended(EventKind::GivenUp);
                 Ok(AcquireOutcome::Withdrawn)
             }
-            Ok(Wake::FencesExhausted) => {
+            Ok((Wake::FencesExhausted, _)) => {
                 self.failed();
                 Err(LockError::FencesExhausted)
             }

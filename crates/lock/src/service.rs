@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::alarm::AlarmClock;
 use crate::event::{EventKind, Events, KeyStyle, Observer, Reporter, Stats};
-use crate::expiry::{Expiry, until_next_look};
+use crate::expiry::Expiry;
 use crate::held::HeldLeases;
 use crate::model::{
     Acquire, Acquired, Claim, End, Held, NotHeld, Obstacle, Transition, Wait, Wake, Withdrawn,
@@ -24,7 +24,8 @@ use crate::tenure::{Term, local_end};
 use crate::unreleased::Unreleased;
 use crate::waiters::Waiters;
 use crate::{
-    Attempt, Caller, Fence, Lease, LeaseGuard, LockName, Locks, Note, Owner, Ticket, Timestamp, Ttl,
+    Attempt, Caller, Fence, Lease, LeaseGuard, LockName, Locks, Note, Owner, Reading, Ticket,
+    Timestamp, Ttl,
 };
 
 /// Limits and habits of a [`LockService`].
@@ -75,7 +76,6 @@ pub(crate) struct LocalNode {
     pub(crate) held: HeldLeases,
     pub(crate) clock: Arc<AlarmClock>,
     pub(crate) reporter: Arc<Reporter>,
-    is_shared: bool,
 }
 
 /// What a caller asks for.
@@ -183,7 +183,6 @@ impl LockService {
             held: HeldLeases::new(reporter.clone()),
             clock: Arc::new(AlarmClock::default()),
             reporter,
-            is_shared: store.capabilities().shared,
         });
         let weak: Weak<LocalNode> = Arc::downgrade(&node);
         store.subscribe(weak);
@@ -304,9 +303,7 @@ impl LockService {
                 permit.join_clock(&pending.locks);
                 core.node.set_alarms(&pending.locks, left);
                 let deadline = sent + timeout;
-                pending
-                    .wait(permit, deadline, (sent, now), blocked_by)
-                    .await
+                pending.wait(permit, sent, deadline, blocked_by).await
             }
             (outcome, wait, _) => {
                 let retry_after = retry_after(left);
@@ -432,7 +429,7 @@ impl LockService {
 impl LocalNode {
     /// Rings when a lease that is in the way of calls for these keys has ended.
     fn set_alarms(&self, locks: &Locks, left: Duration) {
-        let at = Instant::now() + until_next_look(self.is_shared, left);
+        let at = Instant::now() + left;
         for name in locks.names() {
             self.clock.set(name, at);
         }
@@ -445,12 +442,12 @@ impl LocalNode {
 }
 
 impl Node for LocalNode {
-    fn wake(&self, ticket: Ticket, wake: Wake) -> bool {
+    fn wake(&self, ticket: Ticket, wake: Wake, reading: Reading) -> bool {
         if let Wake::Granted(lease) = &wake {
             // For the claims behind it, even if its own future is never polled again.
-            self.set_alarms(&lease.locks, lease.expires_at.remaining(lease.acquired_at));
+            self.set_alarms(&lease.locks, lease.expires_at.remaining(reading.now));
         }
-        self.waiters.wake(ticket, wake)
+        self.waiters.wake(ticket, wake, reading)
     }
 
     fn changed(&self, transition: &Transition, now: Timestamp) {
@@ -490,6 +487,25 @@ impl Node for LocalNode {
             }
             Transition::Confirmed { .. } | Transition::Woken { .. } => {}
         }
+    }
+
+    fn ended_elsewhere(&self, name: &LockName, fence: Fence) {
+        self.held.ended(name, fence);
+    }
+
+    fn changed_elsewhere(
+        &self,
+        name: &LockName,
+        fence: Fence,
+        expires_at: Timestamp,
+        reading: Reading,
+    ) {
+        let left = expires_at.remaining(reading.now);
+        // With which ttl the step was made is not known here: what is left of it at that moment is no more.
+        let term = Term::read(expires_at, left, reading);
+        self.held.extended(name, fence, &term);
+        // It may end earlier now than the waiting calls expect.
+        self.clock.set(name, Instant::now() + left);
     }
 }
 
@@ -587,3 +603,8 @@ pub(crate) fn retry_after(left: Duration) -> Duration {
     let most = u64::try_from(most.as_millis()).unwrap_or(1);
     Duration::from_millis(fastrand::u64(most.div_ceil(2)..=most))
 }
+
+#[cfg(test)]
+mod scripted;
+#[cfg(test)]
+mod tests;

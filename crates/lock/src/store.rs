@@ -41,11 +41,17 @@ use crate::{
 /// its keys grants it, and the store [wakes](Node::wake) its calls; if none of them is there any more, the store takes the
 /// lease back and goes on with the next claim. A durable store need not keep its waiters: their callers saw the connection break.
 ///
-/// A store has no timers: the service sends [`Command::Settle`] when a lease that claims wait for is due.
+/// A store has no timers for leases: the service sends [`Command::Settle`] when one that claims wait for is due, and at no other
+/// time. A store whose processes notify each other makes up for lost messages by itself, for all keys together: a call that
+/// waits has its grant, or its position back, within some seconds after the store can be reached, whatever was lost.
 ///
 /// # Notifications
 ///
 /// Whatever a step changes is reported to the [`Node`] that made it, before the command is answered.
+///
+/// A shared store also notifies the node through which a lease was granted when a step of another node has
+/// [ended](Node::ended_elsewhere) or [changed](Node::changed_elsewhere) it, so that its guard is lost at once and not when its
+/// own clock says so.
 ///
 /// # Errors
 ///
@@ -302,9 +308,6 @@ pub struct Capabilities {
     pub shared: bool,
     /// A release in another process wakes a waiter in this one.
     pub notifies: bool,
-    /// It knows shared, limited and multi-key locks, shared positions of an attempt, and withdrawal. One that does not
-    /// answers [`StoreError::Unsupported`].
-    pub kinds: bool,
     /// How long it remembers a release.
     pub release_memory: ReleaseMemory,
 }

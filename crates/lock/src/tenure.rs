@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::Timestamp;
+use crate::{Reading, Timestamp};
 
 /// When a lease that the store lets live for `time` after `sent` is over, as far as this process is concerned.
 ///
@@ -29,6 +29,23 @@ pub(crate) struct Term {
     pub(crate) sent: Instant,
     /// The store's time of the answer.
     pub(crate) read: Timestamp,
+}
+
+impl Term {
+    /// Of a lease that ends at `expires_at` by the clock of a reading.
+    ///
+    /// Should that clock have been set since the lease was granted, it is no longer than its ttl from now.
+    pub(crate) fn read(expires_at: Timestamp, ttl: Duration, reading: Reading) -> Self {
+        let Reading { at, now } = reading;
+        let (left, at_most) = (expires_at.remaining(now), Instant::now());
+        Self {
+            ends: (at + left).min(at_most + ttl),
+            until: local_end(at, left, ttl).min(local_end(at_most, ttl, ttl)),
+            expires_at,
+            sent: at,
+            read: now,
+        }
+    }
 }
 
 /// The life of a lease that a guard holds. It ends once: lost stays lost. All clones are one.
@@ -132,7 +149,7 @@ impl Tenure {
 }
 
 /// Tells a function that its lease is over: by the clock of this machine, without asking the store, or because the lease
-/// was released, forced or shortened through this process.
+/// was released, forced or shortened, through this process or, if the store says so, through another.
 ///
 /// It may fire a little before the store lets the lease go, never after. Once fired it stays so, also after the guard was
 /// dropped. After a lease was released or kept in time it never fires.

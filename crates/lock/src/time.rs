@@ -3,6 +3,8 @@
 use std::ops::Add;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 /// A point in time by the clock of a store: milliseconds since 1970-01-01 UTC.
 ///
 /// Only the store's own timestamps are ever compared with each other.
@@ -35,6 +37,17 @@ impl Add<Duration> for Timestamp {
     fn add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(whole_millis(duration)))
     }
+}
+
+/// What ties the clock of a store to that of this process: the store's clock read `now` no earlier than `at` was here.
+///
+/// So whatever the store's clock has ahead of it after `now` takes at most that long from `at` here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// By this process' monotonic clock.
+    pub at: Instant,
+    /// By the store's clock.
+    pub now: Timestamp,
 }
 
 fn whole_millis(duration: Duration) -> u64 {

@@ -9,7 +9,7 @@ pub(crate) use self::ticks::Clock;
 mod machine {
     use std::time::{SystemTime, UNIX_EPOCH};
 
-    use forrst_lock::Timestamp;
+    use forrst_lock::{Reading, Timestamp};
     use tokio::time::Instant;
 
     /// Starts with the machine's wall clock and goes on with its monotonic one, so that nobody can set it back.
@@ -31,7 +31,15 @@ mod machine {
         }
 
         pub(crate) fn now(&self) -> Timestamp {
-            self.started_at + self.started.elapsed()
+            self.reading().now
+        }
+
+        pub(crate) fn reading(&self) -> Reading {
+            let at = Instant::now();
+            Reading {
+                at,
+                now: self.started_at + (at - self.started),
+            }
         }
     }
 }
@@ -40,7 +48,8 @@ mod machine {
 mod ticks {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use forrst_lock::{Fences, Timestamp};
+    use forrst_lock::{Fences, Reading, Timestamp};
+    use tokio::time::Instant;
 
     /// A millisecond later each time that it is read: the same in every run of a schedule.
     #[derive(Debug)]
@@ -53,6 +62,13 @@ mod ticks {
 
         pub(crate) fn now(&self) -> Timestamp {
             Timestamp::from_millis(self.0.fetch_add(1, Ordering::Relaxed))
+        }
+
+        pub(crate) fn reading(&self) -> Reading {
+            Reading {
+                at: Instant::now(),
+                now: self.now(),
+            }
         }
     }
 }

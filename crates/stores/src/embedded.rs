@@ -132,7 +132,6 @@ impl LockStore for EmbeddedStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             durable: true,
-            kinds: true,
             shared: false,
             notifies: false,
             release_memory: self.memory,

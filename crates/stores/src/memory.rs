@@ -84,13 +84,17 @@ impl MemoryStore {
     /// A command on one key, if it concerns no other.
     fn run_single(&self, name: &LockName, command: &Command) -> Option<Answer<Outcome>> {
         let mut table = lock(self.shard(name));
-        let now = self.clock.now();
+        let reading = self.clock.reading();
+        let now = reading.now;
         let mut transitions = std::mem::take(&mut table.spare);
-        let outcome = table.step_single(command, now, &mut transitions)?;
+        let Some(outcome) = table.step_single(command, now, &mut transitions) else {
+            table.spare = transitions;
+            return None;
+        };
         report(
             &self.nodes,
             &mut transitions,
-            now,
+            reading,
             |command, transitions| {
                 // Concerns no other key either: nobody else gets at this one meanwhile.
                 table.step_single(command, now, transitions);
@@ -104,7 +108,8 @@ impl MemoryStore {
     fn run_in_all(&self, command: &Command) -> Answer<Outcome> {
         // Locked in their order, so that two that lock all of them never wait for each other.
         let mut tables: Vec<_> = self.shards.iter().map(lock).collect();
-        let now = self.clock.now();
+        let reading = self.clock.reading();
+        let now = reading.now;
         let mut fences: Vec<Fences> = tables.iter().map(|table| table.fences).collect();
         let index_of = |name: &LockName| self.shard_index(name);
         let mut mint = |locks: &Locks| mint(&mut fences, index_of, locks, now);
@@ -114,7 +119,7 @@ impl MemoryStore {
         report(
             &self.nodes,
             &mut transitions,
-            now,
+            reading,
             |command, transitions| {
                 step_any(&mut tables, &index_of, command, &mut env, transitions);
             },
@@ -154,7 +159,6 @@ impl LockStore for MemoryStore {
             durable: false,
             shared: false,
             notifies: false,
-            kinds: true,
             release_memory: self.memory,
         }
     }

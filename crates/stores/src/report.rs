@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use forrst_lock::model::{Command, Transition, Wake};
-use forrst_lock::{Nodes, Timestamp};
+use forrst_lock::{Nodes, Reading};
 
 /// Notifies the nodes of these transitions, and leaves none. A grant whose call is no longer there is rolled back: `step` runs that
 /// command, and adds what happens.
@@ -11,13 +11,13 @@ use forrst_lock::{Nodes, Timestamp};
 pub(crate) fn report(
     nodes: &Nodes,
     transitions: &mut Vec<Transition>,
-    now: Timestamp,
+    reading: Reading,
     mut step: impl FnMut(&Command, &mut Vec<Transition>),
 ) {
     let mut rollbacks = Vec::new();
     loop {
         let reported = transitions.drain(..);
-        rollbacks.extend(reported.filter_map(|transition| notify(nodes, &transition, now)));
+        rollbacks.extend(reported.filter_map(|transition| notify(nodes, &transition, reading)));
         match rollbacks.pop() {
             Some(rollback) => step(&rollback, transitions),
             None => return,
@@ -26,12 +26,12 @@ pub(crate) fn report(
 }
 
 /// Notifies the nodes of one transition. If it is a grant whose call is no longer there, what rolls it back.
-pub(crate) fn notify(nodes: &Nodes, transition: &Transition, now: Timestamp) -> Option<Command> {
+pub(crate) fn notify(nodes: &Nodes, transition: &Transition, reading: Reading) -> Option<Command> {
     // An observer that panics must end neither the store nor the call.
     let notified = catch_unwind(AssertUnwindSafe(|| match transition {
-        Transition::Woken { call, wake } => nodes.wake(call.ticket, wake),
+        Transition::Woken { call, wake } => nodes.wake(call.ticket, wake, reading),
         other => {
-            nodes.changed(other, now);
+            nodes.changed(other, reading.now);
             true
         }
     }));

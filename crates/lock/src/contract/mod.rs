@@ -38,8 +38,8 @@ use tokio::time::Instant;
 use crate::model::{Acquire, Acquired, Claim, Held, Transition, Wait, Wake};
 use crate::store::{Answer, LockStore, LockStoreExt};
 use crate::{
-    Attempt, Caller, Fence, Lease, LockKey, LockName, Locks, Node, NotHeld, Note, Owner,
-    ReleaseMemory, Share, StoreError, Ticket, Timestamp, Ttl,
+    Attempt, Caller, Fence, Lease, LockKey, LockName, Locks, Node, NotHeld, Note, Owner, Reading,
+    ReleaseMemory, Ticket, Timestamp, Ttl,
 };
 
 /// One case of the suite.
@@ -52,12 +52,6 @@ macro_rules! cases {
         pub const CASES: &[(&str, Case)] = &[
             $($((stringify!($case), |store| Box::pin($group::$case(store)))),*),*
         ];
-
-        /// The group of a case.
-        fn group_of(case: &str) -> &'static str {
-            $($(if case == stringify!($case) { return stringify!($group); })*)*
-            panic!("{case} is not in the suite");
-        }
 
         $(pub use $group::{$($case),*};)*
 
@@ -169,16 +163,19 @@ cases! {
     withdrawal:
         a_held_attempt_is_released_by_withdrawing_it
         a_waiting_attempt_leaves_by_withdrawing_it
-        a_call_that_arrives_after_its_withdrawal_comes_to_nothing;
+        a_call_that_arrives_after_its_withdrawal_comes_to_nothing
+        a_call_that_asks_again_after_its_attempt_was_released_comes_to_nothing;
 }
 
 tokio::task_local! {
     static TIMING: Arc<Timing>;
 }
 
-/// What time has to do with a case.
+/// What time has to do with a case, and where its keys are kept.
 #[derive(Default)]
 struct Timing {
+    /// All names of a case have it, so that a cluster keeps them on one server and sets of them can be locked.
+    tag: uuid::Uuid,
     /// Whether it has asked for something that ends while it runs.
     matters: AtomicBool,
     /// How many milliseconds it has let pass.
@@ -204,10 +201,10 @@ pub async fn run<K>(name: &str, open: impl AsyncFn(ReleaseMemory) -> (Arc<dyn Lo
     let (_, case) = case.expect("a case of the suite");
     for tries_left in (0..5).rev() {
         let (store, _keep) = open(release_memory(name)).await;
-        if needs_kinds(name) && !store.capabilities().kinds {
-            return kinds_are_refused(&*store).await;
-        }
-        let timing = Arc::new(Timing::default());
+        let timing = Arc::new(Timing {
+            tag: uuid::Uuid::new_v4(),
+            ..Timing::default()
+        });
         let started = Instant::now();
         let running = tokio::spawn(TIMING.scope(timing.clone(), case(store)));
         let Err(failed) = running.await else { return };
@@ -234,45 +231,23 @@ pub fn release_memory(case: &str) -> ReleaseMemory {
     }
 }
 
-/// Whether a case is about more than exclusive locks on one key.
-fn needs_kinds(case: &str) -> bool {
-    matches!(group_of(case), "kinds" | "withdrawal")
-        || case.starts_with("a_repeated_") && group_of(case) == "waiting"
-}
-
-/// A store that does not know kinds of locks says so, and does nothing.
-async fn kinds_are_refused(store: &dyn LockStore) {
-    let [a, b] = ["a", "b"].map(fresh_name);
-    let set = [&a, &b].map(|name| (name.clone(), Share::EXCLUSIVE));
-    for locks in [
-        Locks::new(set.to_vec()).expect("a set"),
-        Locks::one(a.clone(), Share::SHARED),
-        Locks::one(a.clone(), Share::limit(2).expect("a limit")),
-    ] {
-        let refused = store
-            .acquire(ask("a", long()).for_locks(&locks, None))
-            .await;
-        assert!(
-            matches!(refused, Err(StoreError::Unsupported(_))),
-            "{refused:?}"
-        );
-    }
-    let attempt = Attempt::parse("try 1").expect("short");
-    let refused = store.withdraw(&a, owner("a"), attempt).await;
-    assert!(
-        matches!(refused, Err(StoreError::Unsupported(_))),
-        "{refused:?}"
-    );
-    assert!(is_free(store, &a).await && is_free(store, &b).await);
-}
-
 /// A name that no other case uses, in this run or another.
 fn fresh_name(about: &str) -> LockName {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let unique = uuid::Uuid::new_v4().simple();
-    let key = format!("contract:{unique}:{count}:{about}");
+    let tag = TIMING.try_with(|timing| timing.tag);
+    let tag = tag.unwrap_or_else(|_| uuid::Uuid::new_v4()).simple();
+    let key = format!("contract:{{{tag}}}:{count}:{about}");
     LockName::global(&LockKey::parse(&key).expect("a short key"))
+}
+
+/// All names that are made meanwhile have the same hash tag.
+fn with_one_tag<T>(names: impl FnOnce() -> T) -> T {
+    let timing = Timing {
+        tag: uuid::Uuid::new_v4(),
+        ..Timing::default()
+    };
+    TIMING.sync_scope(Arc::new(timing), names)
 }
 
 fn owner(name: &str) -> Owner {
@@ -437,7 +412,7 @@ async fn wait_at_most(
 /// A call that waits. Dropped, it is not there any more to be told anything.
 #[derive(Debug)]
 pub struct WaitingCall {
-    wake: oneshot::Receiver<Wake>,
+    wake: oneshot::Receiver<(Wake, Reading)>,
     _node: Arc<OneCall>,
 }
 
@@ -445,7 +420,7 @@ pub struct WaitingCall {
 #[derive(Debug)]
 struct OneCall {
     ticket: Ticket,
-    wake: Mutex<Option<oneshot::Sender<Wake>>>,
+    wake: Mutex<Option<oneshot::Sender<(Wake, Reading)>>>,
 }
 
 impl WaitingCall {
@@ -463,19 +438,19 @@ impl WaitingCall {
 
     /// What it has been told by now.
     pub fn try_recv(&mut self) -> Option<Wake> {
-        self.wake.try_recv().ok()
+        self.wake.try_recv().ok().map(|(wake, _)| wake)
     }
 }
 
 impl Node for OneCall {
-    fn wake(&self, ticket: Ticket, wake: Wake) -> bool {
+    fn wake(&self, ticket: Ticket, wake: Wake, reading: Reading) -> bool {
         if ticket != self.ticket {
             return false;
         }
         let mut sender = self.wake.lock().unwrap_or_else(PoisonError::into_inner);
         sender
             .take()
-            .is_some_and(|sender| sender.send(wake).is_ok())
+            .is_some_and(|sender| sender.send((wake, reading)).is_ok())
     }
 
     fn changed(&self, _: &Transition, _: Timestamp) {}
@@ -555,7 +530,21 @@ async fn heard(mut call: WaitingCall) -> Option<Wake> {
     if heard.is_err() {
         note_passed(WAKE_UP_TIME);
     }
-    heard.ok()?.ok()
+    let (wake, reading) = heard.ok()?.ok()?;
+    assert!(
+        reading.at <= Instant::now(),
+        "the store's clock is read ahead"
+    );
+    if let Wake::Granted(lease) = &wake {
+        let age = reading.now.remaining(lease.acquired_at);
+        assert!(
+            lease.acquired_at <= reading.now && age < WAKE_UP_TIME,
+            "a grant at {:?} came with the reading {:?}",
+            lease.acquired_at,
+            reading.now
+        );
+    }
+    Some(wake)
 }
 
 /// Fails when the waiter has heard anything.

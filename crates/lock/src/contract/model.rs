@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{WAKE_UP_TIME, WaitingCall, fresh_name, owner, pass_exactly};
+use super::{WAKE_UP_TIME, WaitingCall, fresh_name, owner, pass_exactly, with_one_tag};
 use crate::model::{
     Acquire, Acquired, Claim, Command, Env, Held, Key, Keys, Outcome, Transition, Wait, Wake,
     Withdrawn, step,
@@ -38,6 +38,8 @@ pub struct Pace {
     pub is_settled: bool,
     /// Whether the histories are the same in every run.
     pub is_seeded: bool,
+    /// Whether all names have one hash tag, for a cluster that locks no other sets.
+    pub has_one_tag: bool,
 }
 
 impl Pace {
@@ -49,6 +51,7 @@ impl Pace {
         is_paused: true,
         is_settled: false,
         is_seeded: false,
+        has_one_tag: false,
     };
 }
 
@@ -104,11 +107,8 @@ enum Action {
     },
 }
 
-/// Which keys, and how much of each: one exclusive key, or whatever there is.
-fn locks(kinds: bool) -> BoxedStrategy<Vec<(usize, Share)>> {
-    if !kinds {
-        return Just(vec![(0, Share::EXCLUSIVE)]).boxed();
-    }
+/// Which keys, and how much of each.
+fn locks() -> impl Strategy<Value = Vec<(usize, Share)>> {
     let limit = |limit| Share::limit(limit).expect("a limit");
     let share = prop_oneof![
         4 => Just(Share::EXCLUSIVE),
@@ -121,21 +121,20 @@ fn locks(kinds: bool) -> BoxedStrategy<Vec<(usize, Share)>> {
         3 => share.prop_map(|share| vec![(0, share)]),
         2 => several.prop_map(|locks| locks.into_iter().collect()),
     ]
-    .boxed()
 }
 
-fn actions(pace: Pace, memory: ReleaseMemory, kinds: bool) -> impl Strategy<Value = Vec<Action>> {
+fn actions(pace: Pace, memory: ReleaseMemory) -> impl Strategy<Value = Vec<Action>> {
     // Until all releases are forgotten, where that takes no time.
     let long = if pace.is_paused {
         u32::try_from(memory.as_duration().as_millis() / pace.unit.as_millis()).unwrap_or(1)
     } else {
         1
     };
-    let (owner, key) = (0..3_u8, 0..if kinds { KEYS } else { 1 });
+    let (owner, key) = (0..3_u8, 0..KEYS);
     let fence = || proptest::option::weighted(0.4, 0..8_usize);
     let wait = || proptest::option::weighted(0.7, (1..8_u8, 0..4_usize));
     let acquire = (
-        locks(kinds),
+        locks(),
         owner.clone(),
         proptest::option::weighted(0.3, 0..2_u8),
         1..6_u8,
@@ -173,10 +172,7 @@ pub fn behaves_like_the_model<K>(
     let runtime = builder.enable_all().start_paused(pace.is_paused).build();
     let runtime = runtime.expect("a runtime");
     let (store, _keep) = runtime.block_on(open(ReleaseMemory::default()));
-    let (memory, kinds) = {
-        let capabilities = store.capabilities();
-        (capabilities.release_memory, capabilities.kinds)
-    };
+    let memory = store.capabilities().release_memory;
     let config = Config {
         cases: pace.histories,
         failure_persistence: None,
@@ -190,7 +186,7 @@ pub fn behaves_like_the_model<K>(
         }
         false => TestRunner::new(config),
     };
-    let result = runner.run(&actions(pace, memory, kinds), |history| {
+    let result = runner.run(&actions(pace, memory), |history| {
         runtime.block_on(async {
             let mut pair = Pair::new(store.clone(), pace);
             for (index, action) in history.iter().enumerate() {
@@ -245,10 +241,15 @@ type Wakes = Vec<(Ticket, Wake)>;
 
 impl Pair {
     fn new(store: Arc<dyn LockStore>, pace: Pace) -> Self {
+        let names = || ["one", "two", "three"].map(fresh_name);
+        let names = match pace.has_one_tag {
+            true => with_one_tag(names),
+            false => names(),
+        };
         Self {
             store,
             pace,
-            names: ["one", "two", "three"].map(fresh_name),
+            names,
             model: Model::default(),
             now: Timestamp::from_millis(1_000_000),
             started: Instant::now(),
@@ -339,7 +340,6 @@ impl Pair {
                 let (model, store) = (command(model), command(store));
                 self.both(model, store).await
             }
-            Action::Withdraw { .. } if !self.store.capabilities().kinds => Ok(()),
             Action::Withdraw {
                 key,
                 owner: who,
@@ -369,9 +369,6 @@ impl Pair {
         let ticket = Ticket::random();
         let call = WaitingCall::of(&*self.store, ticket);
         self.calls.push((claim.clone(), ticket, call));
-        // Without kinds, the calls of an attempt do not share its position.
-        let can_wait = self.store.capabilities().kinds || claim.attempt.is_none();
-        let wait = wait.filter(|_| can_wait);
         let command = Command::Acquire(Acquire {
             claim,
             ticket,
@@ -466,6 +463,7 @@ impl Pair {
             if heard.is_err() {
                 self.passed += WAKE_UP_TIME;
             }
+            let heard = heard.map(|heard| heard.map(|(wake, _)| wake));
             match (wake, heard) {
                 (Wake::Granted(expected), Ok(Ok(Wake::Granted(actual)))) => {
                     self.same_lease(&expected, &actual)?;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{
-    acquire, acquire_all, answer, ask, fresh_name, granted, heard, held_by, long, owner, pass,
-    short, take, wait, wait_for_all,
+    acquire, acquire_all, answer, ask, exclusive, fresh_name, granted, heard, held_by, long, owner,
+    pass, short, take, wait, wait_at_most, wait_for_all,
 };
-use crate::model::{Acquired, Wake, Withdrawn};
+use crate::model::{Acquired, Wait, Wake, Withdrawn};
 use crate::store::{LockStore, LockStoreExt};
 use crate::{Attempt, LockName, Locks, NotHeld, Share};
 
@@ -67,4 +67,47 @@ pub async fn a_call_that_arrives_after_its_withdrawal_comes_to_nothing(store: Ar
     super::release(&*store, &lease).await.unwrap();
     let other = acquire(&*store, &name, ask("other", long()).attempt("try 1")).await;
     assert!(matches!(other, Acquired::Granted(_)), "{other:?}");
+}
+
+/// A node that was cut off asks again for the positions of its calls. By then another call of the attempt, through another node, may
+/// have had the lease and given it back: nobody waits for a second one.
+pub async fn a_call_that_asks_again_after_its_attempt_was_released_comes_to_nothing(
+    store: Arc<dyn LockStore>,
+) {
+    let name = fresh_name("again");
+    let locks = exclusive(&name);
+    let holder = take(&*store, &name, "holder", long()).await;
+    let call = ask("me", long()).attempt("try 1");
+    let (queued, first) = wait_at_most(&*store, &locks, call.clone(), long(), 100).await;
+    let Acquired::Queued {
+        position, until, ..
+    } = queued
+    else {
+        panic!("should be held: {queued:?}");
+    };
+    let second = wait(&*store, &name, call.again()).await;
+    super::release(&*store, &holder).await.unwrap();
+    granted(first).await;
+    let lease = granted(second).await;
+    super::release(&*store, &lease).await.unwrap();
+
+    let again = Some(Wait {
+        timeout: long().as_duration(),
+        max_queue: 100,
+        again: Some((position, until)),
+    });
+    let late = call.clone().for_locks(&locks, again.clone());
+    assert_eq!(answer(store.acquire(late).await), Acquired::Withdrawn);
+    assert_eq!(held_by(&*store, &name).await, None);
+    // Another attempt that asks again, and a call that does not, are not meant.
+    for other in [
+        ask("me", long()).attempt("try 2").for_locks(&locks, again),
+        call.again().for_locks(&locks, None),
+    ] {
+        let acquired = answer(store.acquire(other).await);
+        let Acquired::Granted(lease) = acquired else {
+            panic!("should be free: {acquired:?}");
+        };
+        super::release(&*store, &lease).await.unwrap();
+    }
 }

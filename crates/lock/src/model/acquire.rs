@@ -133,7 +133,12 @@ impl<K: Keys> Turn<'_, '_, K> {
                 }
             }
         }
-        None
+        // It waited for a lease that another call of its attempt has got and released meanwhile. A call that does not ask again
+        // is newer than that.
+        let attempt = attempt.filter(|_| again.is_some())?;
+        let mut names = claim.locks.names();
+        let is_released = names.any(|name| self.key(name).is_released(&claim.owner, attempt, now));
+        is_released.then_some(Acquired::Withdrawn)
     }
 
     /// One more call waits at a position, or the same one once more.
@@ -149,7 +154,7 @@ impl<K: Keys> Turn<'_, '_, K> {
             return Acquired::Held(obstacle);
         };
         let ticket = *ticket;
-        let first = self.key(claim.locks.first()).waiting_mut(position);
+        let first = self.key(claim.locks.first()).waiting(position);
         let others = first.map_or(0, |waiting| {
             let others = waiting.calls.iter().filter(|call| call.ticket != ticket);
             others.count()

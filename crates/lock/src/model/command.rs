@@ -124,7 +124,8 @@ pub enum Acquired {
     },
     /// It cannot be had now, and too many wait already.
     QueueFull(Obstacle),
-    /// The attempt was withdrawn before this call arrived.
+    /// The attempt was withdrawn before this call arrived; or this call asked again for its old position, and its attempt has
+    /// been granted and released meanwhile.
     Withdrawn,
     /// It asked again for its old position, and its time is over.
     TimedOut,

@@ -24,7 +24,7 @@ pub const REMEMBERED_RELEASES: usize = 16;
 pub const MAX_WITHDRAWALS: usize = 1024;
 
 /// How many calls of one attempt are told apart. No more can wait; a lease that was handed to more is never rolled back.
-pub(super) const MAX_CALLS: usize = 64;
+pub const MAX_CALLS: usize = 64;
 
 /// One key. [`step`](super::step) changes it; stores read, write and restore it.
 #[derive(Debug, Clone)]
@@ -123,6 +123,8 @@ pub struct Call {
 pub struct Release {
     /// Whose lease was released.
     pub owner: Owner,
+    /// The attempt that had got it: a call of it that asks again for its position comes to nothing.
+    pub attempt: Option<Attempt>,
     /// Which of them.
     pub fence: Fence,
     /// Until when that is remembered.
@@ -171,15 +173,19 @@ impl Key {
         }
     }
 
-    /// A key as a durable store finds it again, with nobody waiting.
-    pub fn restored(name: LockName, kept: Kept) -> Self {
+    /// A key as a durable store finds it again, with nobody waiting. None if its leases do not fit together.
+    pub fn restored(name: LockName, kept: Kept) -> Option<Self> {
         let mut key = Self::new(name);
         for holder in kept.holders {
+            let is_new = key.holder(holder.lease.fence).is_none();
+            if !is_new || !key.has_room_for(key.share(&holder.lease)) {
+                return None;
+            }
             key.insert(holder);
         }
         key.releases = kept.releases.into();
         key.withdrawals = kept.withdrawals;
-        key
+        Some(key)
     }
 
     /// The name of the key.
@@ -443,6 +449,13 @@ impl Key {
             self.releases.remove(0);
         }
         self.releases.push(release);
+    }
+
+    /// Whether a lease that this attempt had was released, as far as that is remembered.
+    pub(super) fn is_released(&self, owner: &Owner, attempt: &Attempt, now: Timestamp) -> bool {
+        self.releases.iter().any(|known| {
+            known.until > now && known.attempt.as_ref() == Some(attempt) && known.owner == *owner
+        })
     }
 
     pub(super) fn remember_withdrawal(&mut self, withdrawal: Withdrawal, now: Timestamp) {

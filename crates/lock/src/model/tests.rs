@@ -162,6 +162,19 @@ impl Space {
         ended.collect()
     }
 
+    /// A claim that is first in all its queues and fits, and waits all the same.
+    fn first_that_could_be_granted(&mut self, keys: &[&str]) -> Option<Waiting> {
+        keys.iter().find_map(|key| {
+            let first = self.keys.key(&name(key)).next()?.clone();
+            let mut locks = first.claim.locks.as_slice().iter();
+            let is_free = locks.all(|(name, share)| {
+                let key = self.keys.key(name);
+                !key.has_before(Some(first.position)) && key.has_room_for(*share)
+            });
+            is_free.then_some(first)
+        })
+    }
+
     fn waiters(&mut self, key: &str) -> usize {
         self.keys.key(&name(key)).queue().len()
     }

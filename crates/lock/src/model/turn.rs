@@ -115,7 +115,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
     fn end(&mut self, name: &LockName, fence: Fence, cause: End) -> Option<Lease> {
         let ended = self.key(name).remove(fence)?;
         let due = ended.due();
-        let lease = ended.lease;
+        let Holder { lease, attempt, .. } = ended;
         if lease.locks.is_set() {
             for other in lease.locks.names().filter(|other| *other != name) {
                 self.key(other).remove(fence);
@@ -126,6 +126,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
             for name in lease.locks.names() {
                 let release = Release {
                     owner: lease.owner.clone(),
+                    attempt: attempt.clone(),
                     fence,
                     until,
                     forced: cause == End::Forced,
@@ -213,7 +214,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
 
     /// Keeps some of the calls of a position. With the last of them the position leaves all its queues.
     fn retain_calls(&mut self, name: &LockName, position: Position, stays: impl Fn(&Call) -> bool) {
-        let Some(waiting) = self.key(name).waiting_mut(position) else {
+        let Some(waiting) = self.key(name).waiting(position) else {
             return;
         };
         let locks = waiting.claim.locks.clone();
@@ -397,7 +398,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
                 Withdrawn::Held(lease)
             }
             (None, Some(position)) if !self.prune(name, position) => {
-                let waiting = self.key(name).waiting_mut(position);
+                let waiting = self.key(name).waiting(position);
                 let calls = waiting.map(|waiting| waiting.calls.clone());
                 self.retain_calls(name, position, |_| false);
                 for call in calls.into_iter().flatten() {
@@ -466,12 +467,8 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         }
         for waiting in &queue {
             for name in waiting.claim.locks.names() {
-                let other = self.key(name).waiting_mut(waiting.position);
-                debug_assert_eq!(
-                    other.as_deref(),
-                    Some(waiting),
-                    "a claim is not in all its queues"
-                );
+                let other = self.key(name).waiting(waiting.position);
+                debug_assert_eq!(other, Some(waiting), "a claim is not in all its queues");
             }
         }
         if let Some(first) = queue.first() {

@@ -147,14 +147,19 @@ const PLANTED: &[(Bug, &str)] = &[
         Bug::WithdrawalKeepsTheLease,
         "a_held_attempt_is_released_by_withdrawing_it",
     ),
+    (
+        Bug::AskingAgainAfterTheRelease,
+        "a_call_that_asks_again_after_its_attempt_was_released_comes_to_nothing",
+    ),
 ];
 
-/// In the model test nobody vanishes without giving up, nothing is listed, and nothing is due when a command comes.
+/// In the model test nobody vanishes without giving up or asks again, nothing is listed, and nothing is due when a command comes.
 const INVISIBLE_TO_THE_MODEL: &[Bug] = &[
     Bug::GoneWaiterKeepsTheLock,
     Bug::SetListedOnce,
     Bug::ReleaseTakesTheNext,
     Bug::ExtendRevives,
+    Bug::AskingAgainAfterTheRelease,
 ];
 
 /// All that is due happens before a command does: this store expires and grants everything in each step.

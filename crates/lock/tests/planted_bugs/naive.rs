@@ -11,8 +11,8 @@ use forrst_lock::model::{
 };
 use forrst_lock::{
     Answer, Attempt, Capabilities, Fence, Kind, Lease, ListError, ListRequest, LockName,
-    LockStatus, LockStore, Locks, Node, Nodes, NotHeld, Owner, Page, ReleaseMemory, Secret, Share,
-    StoreError, Ticket, Timestamp, Ttl, Waiter, Wake,
+    LockStatus, LockStore, Locks, Node, Nodes, NotHeld, Owner, Page, Reading, ReleaseMemory,
+    Secret, Share, StoreError, Ticket, Timestamp, Ttl, Waiter, Wake,
 };
 use tokio::time::Instant;
 
@@ -66,6 +66,7 @@ pub(crate) enum Bug {
     AnyCallRollsTheLeaseBack,
     WithdrawalForgotten,
     WithdrawalKeepsTheLease,
+    AskingAgainAfterTheRelease,
 }
 
 #[derive(Debug)]
@@ -135,7 +136,9 @@ impl NaiveStore {
     }
 
     fn run(&self, command: Command) -> Answer<Outcome> {
+        let at = Instant::now();
         let now = self.now();
+        let reading = Reading { at, now };
         let mut space = self.space.lock().unwrap();
         space.now = now;
         let outcome = space.step(command);
@@ -150,7 +153,7 @@ impl NaiveStore {
                 if is_grant && self.bug == Bug::LostWakeUp {
                     continue;
                 }
-                let is_heard = self.nodes.wake(call.ticket, &wake);
+                let is_heard = self.nodes.wake(call.ticket, &wake, reading);
                 if is_grant && !is_heard && self.bug != Bug::GoneWaiterKeepsTheLock {
                     let name = match &wake {
                         Wake::Granted(lease) => lease.name().clone(),
@@ -448,6 +451,10 @@ impl Space {
         {
             return known;
         }
+        let asks_again = wait.as_ref().is_some_and(|wait| wait.again.is_some());
+        if asks_again && self.is_released(&claim) {
+            return Acquired::Withdrawn;
+        }
         if self.bug == Bug::Reentrant
             && let Some(it) = self
                 .on(claim.locks.first())
@@ -731,7 +738,23 @@ impl Space {
         }
     }
 
-    fn remember(&mut self, lease: &Lease, forced: bool) {
+    /// Whether the attempt of this claim had a lease that was released.
+    fn is_released(&self, claim: &Claim) -> bool {
+        let releases = claim
+            .locks
+            .names()
+            .filter_map(|name| self.releases.get(name));
+        let is_released = releases.flatten().any(|release| {
+            release.until > self.now
+                && release.owner == claim.owner
+                && release.attempt.is_some()
+                && release.attempt == claim.attempt
+        });
+        is_released && self.bug != Bug::AskingAgainAfterTheRelease
+    }
+
+    fn remember(&mut self, granted: &Granted, forced: bool) {
+        let Granted { lease, attempt, .. } = granted;
         if self.bug == Bug::NoTombstone {
             return;
         }
@@ -744,6 +767,7 @@ impl Space {
             let knows_newer = known.any(|it| it.until > self.now && is_newer(&it.owner, it.fence));
             let release = Release {
                 owner: lease.owner.clone(),
+                attempt: attempt.clone(),
                 fence: lease.fence,
                 until: self.now + ReleaseMemory::default().as_duration(),
                 forced,
@@ -765,8 +789,9 @@ impl Space {
     }
 
     fn end(&mut self, index: usize, forced: bool) -> Lease {
-        let Granted { lease, .. } = self.leases.remove(index);
-        self.remember(&lease, forced);
+        let granted = self.leases.remove(index);
+        self.remember(&granted, forced);
+        let Granted { lease, .. } = granted;
         let cause = if forced { End::Forced } else { End::Released };
         self.ended(lease.clone(), cause);
         lease
@@ -902,7 +927,6 @@ impl LockStore for NaiveStore {
             durable: false,
             shared: false,
             notifies: false,
-            kinds: true,
             release_memory: ReleaseMemory::default(),
         }
     }

@@ -25,7 +25,7 @@ pub(super) trait Clocks: Send {
 
 /// The clock at some moment, as it is written down.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Reading {
+pub(super) struct Moment {
     pub(super) now: Timestamp,
     pub(super) since_boot: Duration,
     pub(super) boot: String,
@@ -39,10 +39,10 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Goes on from the last reading. `is_idle` says that no lease is live by then, and the wall clock may be caught up with.
+    /// Goes on from the last moment that was written down. `is_idle` says that no lease is live by then, and the wall clock may be caught up with.
     pub(super) fn resume(
         clocks: Box<dyn Clocks>,
-        last: Option<&Reading>,
+        last: Option<&Moment>,
         is_idle: impl FnOnce(Timestamp) -> bool,
     ) -> Self {
         let wall = Timestamp::from_millis(0) + clocks.wall();
@@ -81,9 +81,9 @@ impl Clock {
         self.started_at + self.clocks.since_boot().saturating_sub(self.started)
     }
 
-    pub(super) fn reading(&self) -> Reading {
+    pub(super) fn moment(&self) -> Moment {
         let since_boot = self.clocks.since_boot();
-        Reading {
+        Moment {
             now: self.started_at + since_boot.saturating_sub(self.started),
             since_boot,
             boot: self.clocks.boot().to_owned(),

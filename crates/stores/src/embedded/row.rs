@@ -4,17 +4,12 @@
 //! they would cost more than everything else (ADR 10). What belongs to the process is not kept either: waiting claims, and the
 //! calls that could roll a lease back.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt;
 
 use forrst_lock::model::{Holder, Withdrawal};
-use forrst_lock::{
-    Attempt, Caller, Fence, Kind, Lease, LockName, Locks, Note, Owner, Share, Timestamp,
-};
+use forrst_lock::{Attempt, Caller, Fence, Lease, LockName, Locks, Note, Owner, Share, Timestamp};
 use rusqlite::types::FromSql;
 use rusqlite::{Row, Statement, params};
-use serde::{Deserialize, Serialize};
 
 /// For [`write_lease`].
 pub(super) const WRITE_LEASE: &str =
@@ -25,23 +20,6 @@ pub(super) const READ_LEASES: &str =
 /// For [`read_withdrawal`]: the newest of a key last.
 pub(super) const READ_WITHDRAWALS: &str =
     "SELECT name, owner, attempt, until FROM withdrawals ORDER BY until";
-
-/// A kind of lock: `"exclusive"`, `"shared"`, or its limit.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum WrittenKind {
-    Limit(u32),
-    Named(NamedKind),
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum NamedKind {
-    Exclusive,
-    Shared,
-}
-
-type WrittenLocks<'a> = BTreeMap<Cow<'a, str>, WrittenKind>;
 
 pub(super) fn write_lease(statement: &mut Statement<'_>, holder: &Holder) -> rusqlite::Result<()> {
     let Holder { lease, attempt, .. } = holder;
@@ -64,17 +42,8 @@ fn written_locks(locks: &Locks) -> Option<String> {
     if let [(_, Share::EXCLUSIVE)] = locks.as_slice() {
         return None;
     }
-    let kinds = locks.as_slice().iter().map(|(name, share)| {
-        let kind = match share.kind() {
-            Kind::Exclusive => WrittenKind::Named(NamedKind::Exclusive),
-            Kind::Shared => WrittenKind::Named(NamedKind::Shared),
-            Kind::Limit(limit) => WrittenKind::Limit(limit),
-        };
-        (name.as_str().into(), kind)
-    });
-    let kinds: WrittenLocks<'_> = kinds.collect();
     // Texts and numbers: there is nothing in it that JSON cannot say.
-    serde_json::to_string(&kinds).ok()
+    serde_json::to_string(locks).ok()
 }
 
 /// Reads a lease. A row that we would not have written is damage: a client may hold the lock that it was about.
@@ -87,7 +56,7 @@ fn lease(row: &Row<'_>, name: &str) -> Result<Holder, String> {
     let name = LockName::parse(name).map_err(wrong("name"))?;
     let locks = match column::<Option<String>>(row, 8)? {
         None => Locks::exclusive(name.clone()),
-        Some(locks) => read_locks(&locks)?,
+        Some(locks) => serde_json::from_str(&locks).map_err(wrong("set of keys"))?,
     };
     if *locks.first() != name {
         return Err("it is under another key".to_owned());
@@ -152,35 +121,6 @@ fn time(row: &Row<'_>, index: usize) -> Result<Timestamp, String> {
 
 fn wrong<E: fmt::Display>(what: &str) -> impl FnOnce(E) -> String {
     move |error| format!("its {what} {error}")
-}
-
-fn read_locks(text: &str) -> Result<Locks, String> {
-    let written: WrittenLocks<'_> =
-        serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let locks = written.into_iter().map(|(name, kind)| {
-        let name = LockName::parse(&name).map_err(wrong("key"))?;
-        let share = match kind {
-            WrittenKind::Named(NamedKind::Exclusive) => Some(Share::EXCLUSIVE),
-            WrittenKind::Named(NamedKind::Shared) => Some(Share::SHARED),
-            WrittenKind::Limit(limit) => Share::limit(limit),
-        };
-        Ok::<_, String>((name, share.ok_or("it has a wrong limit")?))
-    });
-    Locks::new(locks.collect::<Result<_, _>>()?).map_err(wrong("set of keys"))
-}
-
-/// Whether leases that are said to be on a key at once can be. They are in the order of their fences.
-pub(super) fn fit_together(name: &LockName, holders: &[Holder]) -> bool {
-    let kind = |holder: &Holder| holder.lease.locks.share_of(name).map(Share::kind);
-    let most = match holders.first().and_then(kind) {
-        None | Some(Kind::Exclusive) => 1,
-        Some(Kind::Shared) => usize::MAX,
-        Some(Kind::Limit(limit)) => usize::try_from(limit).unwrap_or(usize::MAX),
-    };
-    let are_alike = |pair: &[Holder]| {
-        kind(&pair[0]) == kind(&pair[1]) && pair[0].lease.fence < pair[1].lease.fence
-    };
-    holders.len() <= most && holders.windows(2).all(are_alike)
 }
 
 pub(super) fn fence_number(fence: Fence) -> i64 {

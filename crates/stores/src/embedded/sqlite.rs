@@ -13,11 +13,11 @@ use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Row, TransactionBehavior, params,
 };
 
-use super::clock::{Clock, Clocks, Reading};
+use super::clock::{Clock, Clocks, Moment};
 use super::folder::Folder;
 use super::row::{
-    READ_LEASES, READ_WITHDRAWALS, WRITE_LEASE, fence_number, fit_together, millis, read_lease,
-    read_withdrawal, timestamp, write_lease,
+    READ_LEASES, READ_WITHDRAWALS, WRITE_LEASE, fence_number, millis, read_lease, read_withdrawal,
+    timestamp, write_lease,
 };
 use super::{Durability, EmbeddedError, EmbeddedOptions};
 use crate::journal::{Changes, Journal, Start};
@@ -255,11 +255,11 @@ impl Journal for SqliteJournal {
     }
 
     fn commit(&mut self, changes: &Changes<'_>) -> Result<Timestamp, EmbeddedError> {
-        let Reading {
+        let Moment {
             now,
             since_boot,
             boot,
-        } = self.clock.reading();
+        } = self.clock.moment();
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -339,7 +339,7 @@ struct Written {
     /// The largest fence that was given out.
     last_fence: Option<Fence>,
     /// The clock at the last commit; none in a new store.
-    clock: Option<Reading>,
+    clock: Option<Moment>,
     /// When the last of the leases ends.
     last_end: Option<Timestamp>,
 }
@@ -398,25 +398,20 @@ impl Written {
             let (name, withdrawal) = read_withdrawal(row).map_err(damaged)?;
             keys.entry(name).or_default().withdrawals.push(withdrawal);
         }
-        let restored = keys.into_iter().map(|(name, mut kept)| {
-            kept.holders
-                .sort_unstable_by_key(|holder| holder.lease.fence);
-            if fit_together(&name, &kept.holders) {
-                return Ok(Key::restored(name, kept));
-            }
-            let what = format!("the leases of `{name}` exclude each other");
-            Err(folder.damaged(what))
+        let restored = keys.into_iter().map(|(name, kept)| {
+            let what = || format!("the leases of `{name}` exclude each other");
+            Key::restored(name.clone(), kept).ok_or_else(|| folder.damaged(what()))
         });
         restored.collect()
     }
 }
 
-fn read_clock(row: &Row<'_>) -> rusqlite::Result<Option<Reading>> {
+fn read_clock(row: &Row<'_>) -> rusqlite::Result<Option<Moment>> {
     let now: Option<i64> = row.get(1)?;
     let since_boot: Option<i64> = row.get(2)?;
     let boot: Option<String> = row.get(3)?;
     Ok(match (now.and_then(timestamp), since_boot, boot) {
-        (Some(now), Some(since_boot), Some(boot)) => Some(Reading {
+        (Some(now), Some(since_boot), Some(boot)) => Some(Moment {
             now,
             since_boot: Duration::from_millis(u64::try_from(since_boot).unwrap_or_default()),
             boot,

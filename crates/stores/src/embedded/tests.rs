@@ -13,7 +13,7 @@ use forrst_lock::{
     Timestamp, Ttl,
 };
 
-use super::clock::{Clock, Reading, boot_id};
+use super::clock::{Clock, Moment, boot_id};
 use super::sqlite::FORMAT;
 use super::*;
 use crate::journal::Changes;
@@ -507,7 +507,7 @@ fn the_wall_clock_does_not_matter_while_the_process_runs() {
 #[test]
 fn after_a_restart_leases_have_the_time_that_is_really_left() {
     let clocks = SetClocks::default();
-    let last = Reading {
+    let last = Moment {
         now: second(1_000),
         since_boot: Duration::from_secs(50),
         boot: "boot".to_owned(),
@@ -527,7 +527,7 @@ fn after_a_restart_leases_have_the_time_that_is_really_left() {
 #[test]
 fn after_a_reboot_time_is_never_before_the_last_commit() {
     let clocks = SetClocks::default();
-    let last = Reading {
+    let last = Moment {
         now: second(1_000),
         since_boot: Duration::from_secs(50),
         boot: "first".to_owned(),

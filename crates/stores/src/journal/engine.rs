@@ -9,8 +9,11 @@ use std::time::Duration;
 use forrst_lock::model::{
     Command, End, Env, Held, Key, NotHeld, Outcome, Transition, Withdrawal, Withdrawn,
 };
-use forrst_lock::{Answer, Fence, Fences, LockName, Locks, Nodes, StoreError, Ticket, Timestamp};
+use forrst_lock::{
+    Answer, Fence, Fences, LockName, Locks, Nodes, Reading, StoreError, Ticket, Timestamp,
+};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::calls::{Inbox, Message, Read};
 use super::failures::Failures;
@@ -64,7 +67,7 @@ struct Round {
     /// An answer says that a lease has run out, and the journal does not know yet that it is so late.
     needs_time: bool,
     /// What has happened, and when.
-    transitions: Vec<(Timestamp, Transition)>,
+    transitions: Vec<(Reading, Transition)>,
     /// Calls that were rolled back.
     rolled_back: Vec<(LockName, Ticket)>,
     /// Answers to be given after the commit.
@@ -275,8 +278,9 @@ impl<J: Journal> Engine<J> {
             let outcome = Outcome::Lease(Err(NotHeld::NotFound));
             return Answer { outcome, now };
         }
+        let at = Instant::now();
         let now = self.journal.now();
-        let outcome = self.step(command, now);
+        let outcome = self.step(command, Reading { at, now });
         if let Command::Withdraw { name, .. } = command
             && outcome != Outcome::Withdrawn(Withdrawn::TooMany)
             && let Some(key) = self.table.get(name)
@@ -289,7 +293,8 @@ impl<J: Journal> Engine<J> {
         Answer { outcome, now }
     }
 
-    fn step(&mut self, command: &Command, now: Timestamp) -> Outcome {
+    fn step(&mut self, command: &Command, reading: Reading) -> Outcome {
+        let now = reading.now;
         let (table, fences, hasher) = (&mut self.table, &mut self.fences, &self.hasher);
         let index_of = |name: &LockName| {
             let partition = hasher.hash_one(name) % PARTITIONS;
@@ -306,7 +311,7 @@ impl<J: Journal> Engine<J> {
         };
         for transition in transitions.drain(..) {
             self.note(&transition);
-            self.round.transitions.push((now, transition));
+            self.round.transitions.push((reading, transition));
         }
         self.table.spare = transitions;
         outcome
@@ -372,8 +377,9 @@ impl<J: Journal> Engine<J> {
     /// Reports what has happened, wakes, answers.
     fn finish(&mut self, round: Round, now: Timestamp) {
         self.table.accept(now);
-        for (at, transition) in round.transitions {
-            if let Some(Command::Abandon { name, ticket }) = notify(&self.nodes, &transition, at) {
+        for (reading, transition) in round.transitions {
+            let rollback = notify(&self.nodes, &transition, reading);
+            if let Some(Command::Abandon { name, ticket }) = rollback {
                 self.rollbacks.push((name, ticket));
             }
         }

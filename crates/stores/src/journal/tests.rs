@@ -12,7 +12,7 @@ use forrst_lock::model::{
 };
 use forrst_lock::{
     Answer, Attempt, Fences, Lease, LockKey, LockName, LockStatus, Locks, Node, Nodes, Owner,
-    ReleaseMemory, Share, StoreError, Ticket, Timestamp, Ttl,
+    Reading, ReleaseMemory, Share, StoreError, Ticket, Timestamp, Ttl,
 };
 
 use super::calls::Message;
@@ -163,7 +163,7 @@ enum Heard {
 }
 
 impl Node for Listener {
-    fn wake(&self, ticket: Ticket, wake: Wake) -> bool {
+    fn wake(&self, ticket: Ticket, wake: Wake, _: Reading) -> bool {
         let commits = self.disk.commits();
         let heard = (commits, Heard::Woken(ticket, wake));
         self.heard.lock().unwrap().push(heard);
@@ -750,7 +750,7 @@ async fn a_call_that_times_out_is_run_or_was_not_begun() {
 struct Panicking;
 
 impl Node for Panicking {
-    fn wake(&self, _: Ticket, _: Wake) -> bool {
+    fn wake(&self, _: Ticket, _: Wake, _: Reading) -> bool {
         panic!("on purpose");
     }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forrst_lock::model::{Acquire, Acquired, Claim, Held, Transition};
-use forrst_lock::{Lease, LockKey, NotHeld, Owner, Timestamp, Ttl, Wake};
+use forrst_lock::{Lease, LockKey, NotHeld, Owner, Reading, Timestamp, Ttl, Wake};
 
 use super::*;
 
@@ -122,7 +122,7 @@ async fn a_message_reaches_every_node() {
     struct Hears(std::sync::Mutex<Vec<u8>>);
 
     impl Node for Hears {
-        fn wake(&self, _: Ticket, _: Wake) -> bool {
+        fn wake(&self, _: Ticket, _: Wake, _: Reading) -> bool {
             false
         }
 

@@ -459,6 +459,48 @@ fn one_that_asks_again_gets_what_is_free_by_now_and_nothing_after_its_time() {
 }
 
 #[test]
+fn one_that_asks_again_gets_nothing_after_its_attempt_was_released() {
+    for is_forced in [false, true] {
+        let mut space = Space::default();
+        let lease = space.granted(set(1, &["k", "l"]));
+        let call = |ticket, attempt| {
+            let call = set(ticket, &["k", "l"]).attempts("me", attempt);
+            call.waits(90_000)
+        };
+        let position = space.queued(call(2, "one"));
+        space.queued(call(3, "one"));
+        space.release(&lease).unwrap();
+        let (_, lease) = space.woken().remove(0);
+        let again = |ticket, attempt| {
+            let mut again = call(ticket, attempt);
+            again.wait.as_mut().unwrap().again = Some((position, at(90_000)));
+            again
+        };
+        // It is granted what its attempt has.
+        assert_eq!(space.granted(again(2, "one")), lease);
+        match is_forced {
+            true => drop(space.run(Command::ForceRelease {
+                name: name("l"),
+                fences: Vec::new(),
+            })),
+            false => drop(space.release(&lease)),
+        }
+        assert_eq!(space.acquire(again(2, "one")), Acquired::Withdrawn);
+        let other = space.granted(again(5, "two"));
+        // Nor does it wait for what the next has.
+        assert_eq!(space.acquire(again(2, "one")), Acquired::Withdrawn);
+        space.release(&other).unwrap();
+        // A call that does not ask again is newer, and one that asks again shares what it gets.
+        let newer = set(4, &["k", "l"]).attempts("me", "one");
+        let newer = space.granted(newer);
+        assert_eq!(space.granted(again(2, "one")), newer);
+        space.release(&newer).unwrap();
+        space.now += 30_000;
+        space.granted(again(2, "one"));
+    }
+}
+
+#[test]
 fn when_fences_run_out_nothing_is_granted_and_nobody_waits_for_it() {
     let mut space = Space {
         fences: Some(1),
@@ -569,7 +611,7 @@ fn a_key_is_vacant_when_nothing_is_left_of_it() {
         releases: key.releases().to_vec(),
         ..Kept::default()
     };
-    let restored = Key::restored(name("a"), kept);
+    let restored = Key::restored(name("a"), kept).unwrap();
     assert_eq!(restored.releases(), key.releases());
 }
 

@@ -1,0 +1,152 @@
+//! A store whose answers a test decides, and whose notifications the test makes itself.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use crate::model::{Acquired, Command, Obstacle, Outcome, Position};
+use crate::{
+    Answer, Capabilities, Fence, Lease, ListError, ListRequest, LockKey, LockName, LockStatus,
+    LockStore, Locks, Node, Owner, Page, ReleaseMemory, Secret, StoreError, Ticket, Timestamp,
+    Waiter,
+};
+
+type Script = dyn FnMut(&Command) -> Result<Answer<Outcome>, StoreError> + Send;
+
+pub(super) struct ScriptedStore {
+    script: Mutex<Box<Script>>,
+    node: Mutex<Option<Weak<dyn Node>>>,
+    commands: Mutex<VecDeque<(Instant, Command)>>,
+}
+
+impl fmt::Debug for ScriptedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScriptedStore").finish_non_exhaustive()
+    }
+}
+
+impl ScriptedStore {
+    pub(super) fn new(
+        script: impl FnMut(&Command) -> Result<Answer<Outcome>, StoreError> + Send + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            script: Mutex::new(Box::new(script)),
+            node: Mutex::default(),
+            commands: Mutex::default(),
+        })
+    }
+
+    /// The service over it.
+    pub(super) fn node(&self) -> Arc<dyn Node> {
+        let node = self.node.lock().unwrap();
+        node.as_ref().and_then(Weak::upgrade).unwrap()
+    }
+
+    /// The commands that have arrived, and when.
+    pub(super) fn commands(&self) -> Vec<(Instant, Command)> {
+        self.commands.lock().unwrap().iter().cloned().collect()
+    }
+
+    /// The ticket of the first call for a lease, as soon as it has arrived.
+    pub(super) async fn ticket(&self) -> Ticket {
+        loop {
+            for (_, command) in self.commands() {
+                if let Command::Acquire(acquire) = command {
+                    return acquire.ticket;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[async_trait]
+impl LockStore for ScriptedStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            durable: true,
+            shared: true,
+            notifies: true,
+            release_memory: ReleaseMemory::default(),
+        }
+    }
+
+    fn secret(&self) -> Secret {
+        Secret::random()
+    }
+
+    fn subscribe(&self, node: Weak<dyn Node>) {
+        *self.node.lock().unwrap() = Some(node);
+    }
+
+    async fn submit(&self, command: Command) -> Result<Answer<Outcome>, StoreError> {
+        let answer = (self.script.lock().unwrap())(&command);
+        let now = Instant::now();
+        self.commands.lock().unwrap().push_back((now, command));
+        answer
+    }
+
+    fn abandon(&self, _: &LockName, _: Ticket) {}
+
+    async fn inspect(&self, _: &LockName) -> Result<Answer<LockStatus>, StoreError> {
+        Err(StoreError::Unsupported("it is not scripted"))
+    }
+
+    async fn queue(&self, _: &LockName, _: usize) -> Result<Answer<Vec<Waiter>>, StoreError> {
+        Err(StoreError::Unsupported("it is not scripted"))
+    }
+
+    async fn list(&self, _: &ListRequest) -> Result<Page, ListError> {
+        Err(ListError::BadCursor)
+    }
+
+    async fn sweep(&self, _: usize) -> Result<usize, StoreError> {
+        Ok(0)
+    }
+
+    async fn health(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+pub(super) fn name(key: &str) -> LockName {
+    LockName::global(&LockKey::parse(key).unwrap())
+}
+
+/// A lease of the key `k`, from a moment of the store's clock on.
+pub(super) fn lease(fence: u64, acquired_at: Timestamp, ttl: Duration) -> Lease {
+    Lease {
+        locks: Locks::exclusive(name("k")),
+        owner: Owner::parse("a").unwrap(),
+        caller: None,
+        note: None,
+        fence: Fence::new(fence).unwrap(),
+        acquired_at,
+        expires_at: acquired_at + ttl,
+    }
+}
+
+/// A call that waits behind a lease which ends at `look_at`.
+pub(super) fn queued(ticket: Ticket, now: Timestamp, look_at: Timestamp) -> Answer<Outcome> {
+    let outcome = Outcome::Acquired(Acquired::Queued {
+        obstacle: Obstacle {
+            blocked_by: vec![name("k")],
+            look_at,
+        },
+        position: Position { arrival: 1, ticket },
+        until: now + Duration::from_secs(3600),
+    });
+    Answer { outcome, now }
+}
+
+/// A call that has its lease at once.
+pub(super) fn granted(lease: &Lease) -> Answer<Outcome> {
+    Answer {
+        outcome: Outcome::Acquired(Acquired::Granted(lease.clone())),
+        now: lease.acquired_at,
+    }
+}
