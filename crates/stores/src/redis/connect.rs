@@ -1,4 +1,4 @@
-//! From a URL to a connection.
+//! Makes fred clients from the URL and the options of a store.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,35 +6,38 @@ use std::time::Duration;
 
 use fred::clients::Client;
 use fred::error::{Error as FredError, ErrorKind};
-use fred::interfaces::{ClientLike, ClusterInterface};
+use fred::interfaces::ClientLike;
 use fred::rustls::pki_types::CertificateDer;
 use fred::rustls::pki_types::pem::PemObject;
 use fred::rustls::{ClientConfig, RootCertStore, crypto};
-use fred::types::config::{Config, ConnectionConfig, PerformanceConfig, ServerConfig, TcpConfig};
+use fred::types::config::{
+    Config, ConnectionConfig, PerformanceConfig, Server, ServerConfig, TcpConfig,
+};
 use fred::types::{Builder, ConnectHandle};
 use tokio::time::sleep;
 
 use super::{RedisError, RedisOptions};
 use crate::url_without_secrets;
 
-/// A burst of hand-overs fits; what does not is found again within a second.
+/// Enough for a burst of hand-overs. Messages that do not fit are noticed within a second.
 const MESSAGES: usize = 8192;
-/// More commands than this on their way means that Redis does not keep up.
+/// More commands under way than this means that Redis does not keep up.
 const MAX_COMMANDS: usize = 100_000;
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Between attempts to connect, growing.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(20);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// A client of fred's with the task that drives it. Dropped, it ends, and whoever waits for an answer hears at once.
+/// A fred client and the task that drives it. When dropped, the task ends, and all commands under way fail at once.
 ///
-/// It is used for one connection (in a cluster, for one to each server), until that breaks. fred could connect anew by
-/// itself, but not when its task has ended or hangs, and it miscounts what it has yet to write when it is started twice.
+/// It serves one connection to one server, until that breaks (ADR 9). fred could reconnect, but not after its task has ended or hangs,
+/// and it miscounts what it has yet to write when it is started twice.
 pub(super) struct RunningClient {
     pub(super) client: Client,
     task: ConnectHandle,
 }
 
 impl RunningClient {
-    /// Connects, and does not hang where nobody answers.
+    /// Connects, or fails after the connection timeout.
     pub(super) async fn connect(builder: &Builder) -> Result<Self, FredError> {
         let client = builder.build()?;
         let task = client.connect();
@@ -48,20 +51,7 @@ impl RunningClient {
         Ok(running)
     }
 
-    /// The same after one that broke, for as long as it takes.
-    pub(super) async fn connect_again(builder: &Builder) -> Self {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            sleep(pause).await;
-            match Self::connect(builder).await {
-                Ok(running) => return running,
-                Err(error) => tracing::debug!(%error, "cannot connect to Redis"),
-            }
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-    }
-
-    /// Returns when the connection is broken. Not to be asked twice.
+    /// Waits until the connection is broken, and returns why. Must not be called again after that.
     pub(super) async fn ended(&mut self) -> FredError {
         match (&mut self.task).await {
             Ok(Err(error)) => error,
@@ -76,21 +66,15 @@ impl Drop for RunningClient {
     }
 }
 
-/// A cluster may have lost all servers that its URL names, and still be whole: those that were seen in it are tried, too.
-pub(super) fn remember_servers(builder: &mut Builder, client: &Client) {
-    let Some(state) = client.cached_cluster_state() else {
-        return;
-    };
+/// Connects to one server of a cluster, with the credentials and TLS settings of the whole.
+pub(super) fn to_server(builder: &Builder, server: &Server) -> Builder {
+    let mut builder = builder.clone();
     builder.with_config(|config| {
-        if let ServerConfig::Clustered { hosts, .. } = &mut config.server {
-            let seen = state.unique_primary_nodes();
-            let new: Vec<_> = seen
-                .into_iter()
-                .filter(|server| !hosts.contains(server))
-                .collect();
-            hosts.extend(new);
-        }
+        config.server = ServerConfig::Centralized {
+            server: server.clone(),
+        };
     });
+    builder
 }
 
 pub(super) fn builder(url: &str, options: &RedisOptions) -> Result<Builder, RedisError> {
@@ -113,7 +97,6 @@ pub(super) fn builder(url: &str, options: &RedisOptions) -> Result<Builder, Redi
             connection_timeout: timeout,
             internal_command_timeout: timeout,
             max_command_attempts: 1,
-            // With one attempt fred cannot follow an ASK, and its task ends when it tries.
             max_redirections: 0,
             max_command_buffer_len: MAX_COMMANDS,
             tcp: TcpConfig {
@@ -125,7 +108,7 @@ pub(super) fn builder(url: &str, options: &RedisOptions) -> Result<Builder, Redi
     Ok(builder)
 }
 
-/// Trusts the certificates in this file, and no others.
+/// Trusts only the certificates in this file.
 fn trusting(ca: &PathBuf) -> Result<ClientConfig, RedisError> {
     let bad = |error: String| RedisError::BadCa {
         file: ca.clone(),
@@ -140,7 +123,7 @@ fn trusting(ca: &PathBuf) -> Result<ClientConfig, RedisError> {
             .map_err(|error| bad(error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(bad("there is no certificate in it".to_owned()));
+        return Err(bad("it contains no certificate".to_owned()));
     }
     let provider = Arc::new(crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)

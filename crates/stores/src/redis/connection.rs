@@ -1,26 +1,29 @@
-//! The connection to Redis, and what can become of a command on it.
+//! One connection to one server, and what the errors of a command on it mean.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use forrst_lock::StoreError;
+use forrst_lock::{StoreError, Timestamp};
 use fred::clients::Client;
 use fred::error::{Error as FredError, ErrorKind};
 use fred::interfaces::ClientLike;
 use fred::types::config::{Options, Server};
 use fred::types::{Builder, ClusterHash, CustomCommand, Value};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use super::connect::{RunningClient, remember_servers};
-use super::script::Script;
+use super::clock::ServerClock;
+use super::connect::RunningClient;
+pub(super) use super::connections::Connections;
 
 pub(super) const NOT_CONNECTED: &str = "not connected to Redis";
 
-/// How Redis says that it did not run a command at all.
+/// The errors by which Redis says that it did not run a command.
 ///
-/// Not `READONLY`, `LOADING` and `CLUSTERDOWN`: fred gives the first such answer to all that is on its way, also to what
-/// Redis has run behind it.
-const REFUSALS: [&str; 10] = [
+/// `READONLY`, `LOADING` and `CLUSTERDOWN` are not among them: fred fails all commands under way with the first such error, even those
+/// that Redis has run.
+const REFUSALS: [&str; 11] = [
     "NOSCRIPT",
     "MASTERDOWN",
     "MISCONF",
@@ -31,193 +34,202 @@ const REFUSALS: [&str; 10] = [
     "TRYAGAIN",
     "MOVED",
     "ASK",
+    "OOM",
 ];
+/// The same for a missing function, which has no error code of its own.
+const NO_FUNCTION: &str = "ERR Function not found";
 
-/// The connection that there is at the moment, if any. [`keep`] makes the next one.
+/// The errors that show that the known topology is outdated.
+const TOPOLOGY_ERRORS: [&str; 5] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY"];
+
 #[derive(Debug)]
 pub(super) struct Connection {
-    current: RwLock<Option<Client>>,
-    given_up: Notify,
-    /// How many there have been.
-    made: watch::Sender<u64>,
+    id: u64,
+    client: Client,
     options: Options,
+    clock: ServerClock,
+    /// `None` unless it is a server of a cluster.
+    server: Option<Server>,
+    is_open: AtomicBool,
+    closed: Notify,
+    /// Its task has ended, or is about to. Commands that fred has not yet taken up by then get no answer.
+    gone: Notify,
+    /// Notified when the topology of the cluster has to be queried again.
+    topology_stale: Arc<Notify>,
 }
 
-/// Makes a new connection whenever one breaks or is given up. Works until the store is gone.
-pub(super) async fn keep(
-    connection: Arc<Connection>,
-    mut builder: Builder,
-    mut running: RunningClient,
-) {
-    loop {
-        tokio::select! {
-            error = running.ended() => tracing::warn!(%error, "the connection to Redis has ended"),
-            () = connection.given_up.notified() => {
-                tracing::warn!("Redis does not answer: connecting anew");
-            }
-        }
-        connection.set(None);
-        remember_servers(&mut builder, &running.client);
-        drop(running);
-        running = RunningClient::connect_again(&builder).await;
-        tracing::info!(servers = ?running.client.active_connections(), "connected to Redis");
-        connection.set(Some(running.client.clone()));
-    }
+/// A connection and the task that drives it. When dropped, the connection is closed and all its commands fail.
+pub(super) struct Live {
+    pub(super) connection: Arc<Connection>,
+    running: RunningClient,
 }
 
-impl Connection {
-    pub(super) fn new(client: Client, timeout: Duration) -> Self {
+impl Live {
+    /// Connects, and queries the server's time.
+    pub(super) async fn connect(
+        builder: &Builder,
+        server: Option<&Server>,
+        timeout: Duration,
+        topology_stale: &Arc<Notify>,
+    ) -> Result<Self, FredError> {
+        static MADE: AtomicU64 = AtomicU64::new(1);
+        let running = RunningClient::connect(builder).await?;
         let options = Options {
-            // Whether a command that was repeated ran once or twice would be anyone's guess.
+            // Of a command that is repeated, it is unknown whether it ran once or twice.
             max_attempts: Some(1),
             timeout: Some(timeout),
             fail_fast: true,
             ..Options::default()
         };
-        Self {
-            current: RwLock::new(Some(client)),
-            given_up: Notify::new(),
-            made: watch::Sender::new(1),
+        let clock = read_clock(&running.client, &options).await?;
+        let connection = Connection {
+            id: MADE.fetch_add(1, Ordering::Relaxed),
+            client: running.client.clone(),
             options,
-        }
-    }
-
-    pub(super) fn client(&self) -> Option<Client> {
-        let current = self.current.read();
-        current.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Changes with every connection that is made.
-    pub(super) fn made(&self) -> watch::Receiver<u64> {
-        self.made.subscribe()
-    }
-
-    fn set(&self, client: Option<Client>) {
-        let is_new = client.is_some();
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = client;
-        if is_new {
-            self.made.send_modify(|count| *count += 1);
-        }
-    }
-
-    /// A server that stands still keeps its connections open. One that did not answer in time is not asked again: all
-    /// hear at once, until there is another connection.
-    fn give_up(&self, client: &Client) {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        if current
-            .as_ref()
-            .is_some_and(|current| current.id() == client.id())
-        {
-            *current = None;
-            self.given_up.notify_one();
-        }
-    }
-
-    async fn send(
-        &self,
-        options: &Options,
-        command: CustomCommand,
-        arguments: Vec<Value>,
-    ) -> Result<Value, FredError> {
-        let Some(client) = self.client() else {
-            return Err(FredError::new(ErrorKind::Canceled, NOT_CONNECTED));
+            clock,
+            server: server.cloned(),
+            is_open: AtomicBool::new(true),
+            closed: Notify::new(),
+            gone: Notify::new(),
+            topology_stale: topology_stale.clone(),
         };
-        self.send_by(&client, options, command, arguments).await
+        Ok(Self {
+            connection: Arc::new(connection),
+            running,
+        })
     }
 
-    async fn send_by(
+    /// Waits until it has ended or was given up, and returns why. Must not be called again after that.
+    pub(super) async fn ended(&mut self) -> FredError {
+        tokio::select! {
+            error = self.running.ended() => error,
+            () = self.connection.closed.notified() => {
+                FredError::new(ErrorKind::Timeout, "Redis does not answer, or is no longer a primary")
+            }
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.connection.is_open.store(false, Ordering::Release);
+        self.connection.gone.notify_waiters();
+    }
+}
+
+async fn read_clock(client: &Client, options: &Options) -> Result<ServerClock, FredError> {
+    let sent = Instant::now();
+    let command = CustomCommand::new_static("TIME", ClusterHash::Random, false);
+    let answer: Value = client
+        .with_options(options)
+        .custom(command, Vec::<Value>::new())
+        .await?;
+    let received = Instant::now();
+    let now = server_time(answer)
+        .ok_or_else(|| FredError::new(ErrorKind::Protocol, "TIME did not answer two numbers"))?;
+    Ok(ServerClock::new(sent, received, now))
+}
+
+fn server_time(answer: Value) -> Option<Timestamp> {
+    let Value::Array(parts) = answer else {
+        return None;
+    };
+    let mut parts = parts.into_iter().map(|part| part.as_u64());
+    let (seconds, micros) = (parts.next()??, parts.next()??);
+    Some(Timestamp::from_millis(seconds * 1000 + micros / 1000))
+}
+
+impl Connection {
+    /// Unique in this process.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// `None` unless it is a server of a cluster.
+    pub(super) fn server(&self) -> Option<&Server> {
+        self.server.as_ref()
+    }
+
+    pub(super) fn clock(&self) -> &ServerClock {
+        &self.clock
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    /// Sends a command once. The future has to be driven to completion: only then does an answer that does not come in time close
+    /// the connection.
+    pub(super) async fn command(
         &self,
-        client: &Client,
-        options: &Options,
-        command: CustomCommand,
+        name: &'static str,
         arguments: Vec<Value>,
     ) -> Result<Value, FredError> {
-        let answer = client
-            .with_options(options)
-            .custom(command, arguments)
-            .await;
-        if matches!(&answer, Err(error) if *error.kind() == ErrorKind::Timeout) {
-            self.give_up(client);
+        // Created before the check, so that no notification is missed.
+        let gone = self.gone.notified();
+        if !self.is_open() {
+            return Err(not_connected());
+        }
+        let command = CustomCommand::new_static(name, ClusterHash::Random, false);
+        let client = self.client.with_options(&self.options);
+        let answer = tokio::select! {
+            biased;
+            answer = client.custom(command, arguments) => answer,
+            () = gone => {
+                Err(FredError::new(ErrorKind::Canceled, "the connection was closed"))
+            }
+        };
+        if let Err(error) = &answer {
+            self.learn_from(error);
         }
         answer
     }
 
-    /// Runs a script by its hash; by its text where the server does not have it, as after a restart.
-    pub(super) async fn run(
-        &self,
-        script: &Script,
-        slot: u16,
-        keys: &[Value],
-        arguments: &[Value],
-    ) -> Result<Value, StoreError> {
-        let call = |script: &str| {
-            let count = i64::try_from(keys.len()).unwrap_or_default();
-            let mut call = vec![Value::from(script), Value::from(count)];
-            call.extend_from_slice(keys);
-            call.extend_from_slice(arguments);
-            call
-        };
-        let by_hash = self.command("EVALSHA", slot, call(&script.sha)).await;
-        match by_hash {
-            Err(error) if has_prefix(&error, "NOSCRIPT") => {
-                self.command("EVAL", slot, call(&script.source)).await
+    fn learn_from(&self, error: &FredError) {
+        // A server that hangs keeps its connections open. After a timeout nothing more is sent to it: commands fail at once until
+        // there is a new connection.
+        if *error.kind() == ErrorKind::Timeout {
+            self.give_up();
+        } else if TOPOLOGY_ERRORS
+            .iter()
+            .any(|prefix| has_prefix(error, prefix))
+        {
+            match self.server {
+                Some(_) => self.topology_stale.notify_one(),
+                // Connecting again finds the new primary, for instance through the sentinels.
+                None if has_prefix(error, "READONLY") => self.give_up(),
+                None => {}
             }
-            other => other,
         }
-        .map_err(store_error)
     }
 
-    /// One command, for the server that has this slot if there are several.
-    pub(super) async fn command(
-        &self,
-        name: &'static str,
-        slot: u16,
-        arguments: Vec<Value>,
-    ) -> Result<Value, FredError> {
-        let command = CustomCommand::new_static(name, ClusterHash::Custom(slot), false);
-        self.send(&self.options, command, arguments).await
+    /// Where it leads to, as fred was told it.
+    pub(super) fn address(&self) -> Option<Server> {
+        self.client.active_connections().into_iter().next()
     }
 
-    /// The same where it has to be the connection that was used before: if that is broken, this fails.
-    pub(super) async fn command_by(
-        &self,
-        client: &Client,
-        name: &'static str,
-        slot: u16,
-        arguments: Vec<Value>,
-    ) -> Result<Value, FredError> {
-        let command = CustomCommand::new_static(name, ClusterHash::Custom(slot), false);
-        self.send_by(client, &self.options, command, arguments)
-            .await
-    }
-
-    /// The same for a server of the caller's choice; none when there is only one.
-    pub(super) async fn command_on(
-        &self,
-        server: Option<&Server>,
-        name: &'static str,
-        arguments: &[&str],
-    ) -> Result<Value, FredError> {
-        let options = Options {
-            cluster_node: server.cloned(),
-            ..self.options.clone()
-        };
-        let command = CustomCommand::new_static(name, ClusterHash::Random, false);
-        let arguments = arguments.iter().copied().map(Value::from).collect();
-        self.send(&options, command, arguments).await
+    /// Ends it; another one is made.
+    pub(super) fn give_up(&self) {
+        self.is_open.store(false, Ordering::Release);
+        self.closed.notify_one();
     }
 }
 
-fn has_prefix(error: &FredError, prefix: &str) -> bool {
-    error.details().split_whitespace().next() == Some(prefix)
+pub(super) fn not_connected() -> FredError {
+    FredError::new(ErrorKind::Canceled, NOT_CONNECTED)
 }
 
-/// Whether a command that failed may have run all the same.
+/// Whether an error of Redis begins with these words, such as the code `NOSCRIPT`.
+pub(super) fn has_prefix(error: &FredError, prefix: &str) -> bool {
+    let rest = error.details().strip_prefix(prefix);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
+}
+
+/// The error of a command, which says whether the command may have run.
 pub(super) fn store_error(error: FredError) -> StoreError {
     let was_not_sent = error.details() == NOT_CONNECTED;
-    // One that went to the wrong server of a cluster was sent back.
-    let is_redirected = *error.kind() == ErrorKind::Routing;
-    if was_not_sent || is_redirected || REFUSALS.iter().any(|prefix| has_prefix(&error, prefix)) {
+    let has_no_function = error.details().starts_with(NO_FUNCTION);
+    if was_not_sent || has_no_function || REFUSALS.iter().any(|prefix| has_prefix(&error, prefix)) {
         StoreError::NotDone(Box::new(error))
     } else {
         StoreError::MaybeDone(Box::new(error))
@@ -230,17 +242,28 @@ mod tests {
 
     #[test]
     fn only_what_cannot_have_run_is_not_done() {
-        let not_connected = FredError::new(ErrorKind::Canceled, NOT_CONNECTED);
-        let refused = FredError::new(ErrorKind::Unknown, "NOSCRIPT for a reason");
-        let redirected = FredError::new(ErrorKind::Routing, "MOVED");
-        for error in [not_connected, refused, redirected] {
-            let error = store_error(error);
+        for refused in [
+            NOT_CONNECTED,
+            "NOSCRIPT for a reason",
+            "MOVED 17 127.0.0.1:7000",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "ERR Function not found",
+        ] {
+            let error = store_error(FredError::new(ErrorKind::Unknown, refused));
             assert!(matches!(error, StoreError::NotDone(_)), "{error:?}");
         }
-        // fred cancels commands that it has sent, too.
+        // fred also cancels commands that it has sent.
         for kind in [ErrorKind::Canceled, ErrorKind::Timeout, ErrorKind::IO] {
             let error = store_error(FredError::new(kind, "the connection was closed"));
             assert!(matches!(error, StoreError::MaybeDone(_)), "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_prefix_is_whole_words() {
+        let error = FredError::new(ErrorKind::Unknown, "ASKING is not ASK");
+        assert!(has_prefix(&error, "ASKING"));
+        assert!(has_prefix(&error, "ASKING is"));
+        assert!(!has_prefix(&error, "ASK"));
     }
 }

@@ -1,22 +1,24 @@
-//! Where things are kept in Redis.
+//! The keys in Redis.
 //!
-//! Locks are spread over a fixed number of partitions. All keys of a partition have the same hash tag, so that a
-//! cluster keeps them together and one script can work on them; each partition has its own fence counter.
+//! Locks are spread over a fixed number of partitions. All keys of a partition have the same hash tag, so that a cluster
+//! keeps them together. Commands are batched by *lane*, and each lane has one key each for its fences, nodes and marks: on a single
+//! server all partitions share a lane; in a cluster each has its own.
 
-use forrst_lock::{LockName, Ticket};
+use forrst_lock::{LockName, Locks};
 use fred::types::Value;
 use fred::util::redis_keyslot;
 
-/// Part of the format: with another number locks would not be found again.
+/// Part of the format: with another number, existing locks would not be found.
 const PARTITIONS: u16 = 64;
 
-/// What is written under a prefix. Changes with everything that an older version would not understand.
-pub(super) const FORMAT: &str = "3";
+/// The version of the format. Changes whenever an older version could not read what is written.
+pub(super) const FORMAT: &str = "4";
 
 #[derive(Debug)]
 pub(super) struct Keyspace {
     prefix: String,
     partitions: Vec<Partition>,
+    is_cluster: bool,
 }
 
 #[derive(Debug)]
@@ -26,7 +28,7 @@ pub(super) struct Partition {
 }
 
 impl Keyspace {
-    pub(super) fn new(prefix: &str) -> Self {
+    pub(super) fn new(prefix: &str, is_cluster: bool) -> Self {
         let partition = |number| {
             let tag = format!("{{{prefix}:{number}}}");
             let slot = redis_keyslot(tag.as_bytes());
@@ -35,6 +37,7 @@ impl Keyspace {
         Self {
             prefix: prefix.to_owned(),
             partitions: (0..PARTITIONS).map(partition).collect(),
+            is_cluster,
         }
     }
 
@@ -46,15 +49,75 @@ impl Keyspace {
         usize::from(redis_keyslot(name.as_str().as_bytes()) % PARTITIONS)
     }
 
-    pub(super) fn of(&self, name: &LockName) -> &Partition {
-        &self.partitions[self.index_of(name)]
+    /// How many lanes there are.
+    pub(super) fn lanes(&self) -> usize {
+        if self.is_cluster {
+            self.partitions.len()
+        } else {
+            1
+        }
+    }
+
+    /// The lane of a lock.
+    pub(super) fn lane_of(&self, name: &LockName) -> usize {
+        if self.is_cluster {
+            self.index_of(name)
+        } else {
+            0
+        }
+    }
+
+    /// The partitions of a lane.
+    pub(super) fn partitions_of(&self, lane: usize) -> &[Partition] {
+        if self.is_cluster {
+            &self.partitions[lane..=lane]
+        } else {
+            &self.partitions
+        }
+    }
+
+    /// The slot of a lane's keys.
+    pub(super) fn slot_of(&self, lane: usize) -> u16 {
+        self.partitions[lane].slot
+    }
+
+    /// The keys that a lane has once, which the library calls META, NODES, GONE and NEWS.
+    pub(super) fn lane_keys(&self, lane: usize) -> [String; 4] {
+        ["meta", "nodes", "gone", "news"].map(|what| self.lane_key(lane, what))
+    }
+
+    /// META, and the key that is written so that there is something to replicate.
+    pub(super) fn touch_keys(&self, lane: usize) -> Vec<Value> {
+        let keys = ["meta", "replicated"].map(|what| self.lane_key(lane, what));
+        keys.map(Value::from).into()
+    }
+
+    fn lane_key(&self, lane: usize, what: &str) -> String {
+        if self.is_cluster {
+            format!("{}:{what}", self.partitions[lane].tag)
+        } else {
+            format!("{}:{what}", self.prefix)
+        }
+    }
+
+    /// The keys of a lock's state and of its crowd.
+    pub(super) fn lock_keys(&self, name: &LockName) -> [Value; 2] {
+        let tag = &self.partitions[self.index_of(name)].tag;
+        [format!("{tag}:{name}"), format!("{tag}:queue:{name}")].map(Value::from)
+    }
+
+    /// Whether these locks can be held by one lease: in a cluster only if their keys have the same hash tag.
+    pub(super) fn can_hold(&self, locks: &Locks) -> bool {
+        let mut tags = locks.names().map(|name| hash_tag(name.as_str()));
+        let first = tags.next().flatten();
+        !self.is_cluster || !locks.is_set() || (first.is_some() && tags.all(|tag| tag == first))
     }
 
     pub(super) fn format_key(&self) -> String {
         format!("{}:format", self.prefix)
     }
 
-    /// A key that is never there.
+    /// A key that never exists.
     pub(super) fn probe_key(&self) -> String {
         format!("{}:probe", self.prefix)
     }
@@ -63,81 +126,101 @@ impl Keyspace {
         format!("{}:secret", self.prefix)
     }
 
-    /// What a node's name is put behind.
-    pub(super) fn channel(&self) -> String {
+    /// The prefix of the nodes' channels, which end with their names.
+    pub(super) fn channel_prefix(&self) -> String {
         format!("{}:node:", self.prefix)
     }
 }
 
 impl Partition {
-    /// The keys of one step, in the order in which the scripts name them.
-    pub(super) fn keys(&self, name: &LockName, ticket: Option<Ticket>) -> [Value; 8] {
-        let tag = &self.tag;
-        let ticket = ticket.map_or_else(|| "-".to_owned(), ticket_text);
-        [
-            self.lock(name),
-            format!("{tag}:queue:{name}"),
-            format!("{tag}:waiters:{name}"),
-            format!("{tag}:fence"),
-            self.names(),
-            self.ends(),
-            format!("{tag}:nodes"),
-            format!("{tag}:undone:{ticket}"),
-        ]
-        .map(Value::from)
-    }
-
-    /// Who holds a lock.
-    pub(super) fn lock(&self, name: &LockName) -> String {
-        format!("{}:lock:{name}", self.tag)
-    }
-
-    /// Written so that replicas have something to take over.
-    pub(super) fn replicated(&self) -> String {
-        format!("{}:replicated", self.tag)
-    }
-
-    /// The names of all held locks, in their own order.
-    pub(super) fn names(&self) -> String {
-        format!("{}:names", self.tag)
-    }
-
-    /// The same by the time at which they have to be looked at.
+    /// The expiry index.
     pub(super) fn ends(&self) -> String {
         format!("{}:ends", self.tag)
     }
+
+    /// A glob that matches the state keys of locks whose names begin with `prefix`.
+    pub(super) fn pattern(&self, prefix: &str) -> String {
+        let mut pattern = format!("{}:", self.tag);
+        for character in prefix.chars() {
+            if "*?[]\\^-".contains(character) {
+                pattern.push('\\');
+            }
+            pattern.push(character);
+        }
+        pattern.push('*');
+        pattern
+    }
 }
 
-/// A ticket as the scripts know it.
-pub(super) fn ticket_text(ticket: Ticket) -> String {
-    format!("{:032x}", ticket.0)
+/// The lock of a state key.
+pub(super) fn name_of(state_key: &str) -> Option<LockName> {
+    let (_, name) = state_key.split_once("}:")?;
+    LockName::parse(name).ok()
 }
 
-pub(super) fn ticket_from(text: &str) -> Option<Ticket> {
-    u128::from_str_radix(text, 16).ok().map(Ticket)
+/// The part of a key that a cluster hashes, if not all of it.
+fn hash_tag(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once('{')?;
+    let (tag, _) = rest.split_once('}')?;
+    (!tag.is_empty()).then_some(tag)
 }
 
 #[cfg(test)]
 mod tests {
+    use forrst_lock::Share;
+
     use super::*;
+
+    fn name(name: &str) -> LockName {
+        LockName::parse(name).unwrap()
+    }
 
     #[test]
     fn all_keys_of_a_lock_are_on_one_server_of_a_cluster() {
-        let keyspace = Keyspace::new("forrst");
-        for key in ["lock:a", "lock:f:{b}c", "lock:}{", "lock:{}"] {
-            let name = LockName::parse(key).unwrap();
-            let partition = keyspace.of(&name);
-            for key in partition.keys(&name, Some(Ticket::random())) {
-                let key = key.into_string().unwrap();
-                assert_eq!(redis_keyslot(key.as_bytes()), partition.slot, "{key}");
+        let keyspace = Keyspace::new("forrst", true);
+        for key in [
+            "lock:a",
+            "lock:f:{b}c",
+            "lock:}{",
+            "lock:{}",
+            "lock:a}:lock:b",
+        ] {
+            let name = name(key);
+            let lane = keyspace.lane_of(&name);
+            let slot = keyspace.slot_of(lane);
+            let own = keyspace
+                .lock_keys(&name)
+                .map(|key| key.into_string().unwrap());
+            assert_eq!(name_of(&own[0]), Some(name));
+            let lane = keyspace.lane_keys(lane).into_iter();
+            for key in own.into_iter().chain(lane) {
+                assert_eq!(redis_keyslot(key.as_bytes()), slot, "{key}");
             }
         }
     }
 
     #[test]
-    fn a_ticket_is_read_as_it_was_written() {
-        for ticket in [Ticket(0), Ticket(u128::MAX), Ticket::random()] {
-            assert_eq!(ticket_from(&ticket_text(ticket)), Some(ticket));
+    fn a_cluster_holds_sets_of_one_tag() {
+        let set = |one: &str, other: &str| {
+            let locks = [one, other].map(|key| (name(key), Share::EXCLUSIVE));
+            Locks::new(locks.to_vec()).unwrap()
+        };
+        let keyspace = Keyspace::new("forrst", true);
+        assert!(keyspace.can_hold(&set("lock:{t}:a", "lock:f:{t}:b")));
+        assert!(keyspace.can_hold(&Locks::exclusive(name("lock:a"))));
+        for (one, other) in [
+            ("lock:a", "lock:b"),
+            ("lock:{t}a", "lock:{u}a"),
+            ("lock:{}a", "lock:{}b"),
+            ("lock:{t}a", "lock:a"),
+        ] {
+            assert!(!keyspace.can_hold(&set(one, other)), "{one} {other}");
         }
+        let single = Keyspace::new("forrst", false);
+        assert!(single.can_hold(&set("lock:a", "lock:b")));
+        assert_eq!(
+            keyspace.lane_of(&name("lock:{t}:a")),
+            keyspace.lane_of(&name("lock:f:{t}:b"))
+        );
     }
 }

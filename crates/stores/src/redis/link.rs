@@ -1,108 +1,100 @@
-//! What the store, its listener and its rollbacks share: steps, and what they tell the node.
+//! The state that the store and its tasks share, and what they do with it: submit orders, and keep the calls of this process that
+//! wait in Redis.
 
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use forrst_lock::model::{Abandoned, Acquire, Acquired, Claim, NotHeld, Wake};
-use forrst_lock::{
-    Answer, Attempt, Caller, Fence, Lease, LockName, Nodes, Note, StoreError, Ticket,
-};
-use fred::types::Value;
+use forrst_lock::model::{Acquire, Acquired, Command, Obstacle, Outcome, Wait, Wake};
+use forrst_lock::{Answer, Fence, Lease, LockName, Nodes, Reading, StoreError, Ticket, Timestamp};
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
-use super::connection::{Connection, NOT_CONNECTED};
-use super::keyspace::{Keyspace, ticket_text};
+use super::connection::{Connections, NOT_CONNECTED};
+use super::header::Header;
+use super::keyspace::Keyspace;
+use super::lane::Lane;
+use super::library::Library;
+use super::order::Order;
+use super::queue::Answered;
 use super::replication::Replication;
-use super::reply::{Parts, soon};
-use super::script::{Script, Scripts};
-use super::waiters::Waiters;
+use super::reply::Done;
+use super::unpack::BadReply;
+use super::waiters::{Known, Rejoin, Waiters};
 
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) connection: Arc<Connection>,
+    pub(super) connections: Arc<Connections>,
     pub(super) keyspace: Keyspace,
-    pub(super) scripts: Scripts,
-    /// Who is notified in this process.
+    pub(super) library: Library,
+    pub(super) header: Header,
+    pub(super) lanes: Vec<Lane>,
+    /// The subscribers of this process.
     pub(super) nodes: Nodes,
     pub(super) waiters: Waiters,
-    /// This process, among all that share the store.
-    pub(super) node: String,
-    /// Where replicas have to have a grant before it counts.
+    /// Set if a grant counts only when replicas have it.
     pub(super) replication: Option<Replication>,
     pub(super) timeout: Duration,
-    /// Why this Redis must not grant anything as it is set up.
+    /// Why this Redis must not grant anything with its current settings.
     pub(super) refusal: RwLock<Option<String>>,
     pub(super) rollbacks: mpsc::UnboundedSender<(LockName, Ticket)>,
-    /// How many calls are yet to be rolled back.
+    /// How many calls still have to be rolled back.
     pub(super) pending_rollbacks: watch::Sender<usize>,
 }
 
 impl Link {
-    /// Runs one script, and notifies the node of what it has done. Its answer may concern others, so it is read even when
-    /// the caller has gone away.
+    pub(super) fn lane_of(&self, name: &LockName) -> &Lane {
+        &self.lanes[self.keyspace.lane_of(name)]
+    }
+
+    /// Submits an order and waits for its answer. The answer of Redis is read even if the caller has disconnected, because it may
+    /// concern other calls.
     ///
-    /// A transition is reported here and nowhere else: by the node that made the step, also where it is a grant to a
-    /// waiter of another node.
+    /// An order that has timed out is never run: it carries the time until which Redis may begin it.
+    pub(super) async fn order(
+        self: &Arc<Self>,
+        lane: &Lane,
+        order: Order,
+    ) -> Result<Answered, StoreError> {
+        let submitted = Instant::now();
+        let answered = lane.queue.push(order, submitted)?;
+        self.begin_call(lane);
+        match timeout_at(submitted + self.timeout, answered).await {
+            Ok(Ok(answered)) => answered,
+            Ok(Err(_)) => Err(StoreError::MaybeDone(
+                "the call to Redis was cancelled".into(),
+            )),
+            Err(_) => Err(StoreError::MaybeDone("Redis did not answer in time".into())),
+        }
+    }
+
     pub(super) async fn step(
         self: &Arc<Self>,
-        script: fn(&Scripts) -> &Script,
-        name: &LockName,
-        ticket: Option<Ticket>,
-        arguments: Vec<Value>,
-    ) -> Result<Answer<Parts>, StoreError> {
-        self.check()?;
-        let (link, name) = (self.clone(), name.clone());
-        let task = tokio::spawn(async move {
-            let partition = link.keyspace.of(&name);
-            let mut all = vec![
-                Value::from(name.as_str()),
-                Value::from(link.node.as_str()),
-                Value::from(link.keyspace.channel()),
-                Value::from(if link.replication.is_some() { "1" } else { "0" }),
-            ];
-            all.extend(arguments);
-            let keys = partition.keys(&name, ticket);
-            let answer = link
-                .connection
-                .run(script(&link.scripts), partition.slot, &keys, &all);
-            let mut answer = Parts::of(answer.await?);
-            let now = answer.time()?;
-            let outcome = answer.parts();
-            for transition in answer.parts() {
-                let transition = Parts::of(transition).transition(&name)?;
-                link.nodes.changed(&transition, now);
-            }
-            for news in answer.parts() {
-                let (ticket, wake) = Parts::of(news).news(&name)?;
-                match wake {
-                    Wake::Granted(lease) if link.replication.is_some() => {
-                        link.confirm(name.clone(), ticket, lease.fence);
-                    }
-                    wake => link.tell(&name, ticket, &wake),
-                }
-            }
-            Ok(Answer { outcome, now })
-        });
-        task.await
-            .unwrap_or_else(|error| Err(StoreError::MaybeDone(Box::new(error))))
+        command: Command,
+    ) -> Result<(Outcome, Answered), StoreError> {
+        let lane = command.names().next().map(|name| self.lane_of(name));
+        // A command that names no lock may go to any lane.
+        let lane = lane.unwrap_or(&self.lanes[0]);
+        let mut answered = self.order(lane, Order::Step(command)).await?;
+        match answered.done.take_outcome() {
+            Some(outcome) => Ok((outcome?, answered)),
+            None => Err(BadReply("outcome").into()),
+        }
     }
 
-    /// Where this process hears of what concerns its waiters.
+    /// The channel on which this process is notified of steps of other nodes.
     pub(super) fn channel(&self) -> String {
-        format!("{}{}", self.keyspace.channel(), self.node)
+        format!("{}{}", self.header.channel, self.header.node)
     }
 
-    /// Fails at once when there is no use in asking.
-    pub(super) fn check(&self) -> Result<(), StoreError> {
-        if self.connection.client().is_none() {
+    pub(super) fn check_connected(&self) -> Result<(), StoreError> {
+        if self.connections.all().is_empty() {
             return Err(StoreError::NotDone(NOT_CONNECTED.into()));
         }
         Ok(())
     }
 
-    /// Nothing is granted by a Redis that may lose it. What is held is looked after all the same.
-    fn check_set_up(&self) -> Result<(), StoreError> {
+    /// Refuses grants only: what is held can be extended and released.
+    pub(super) fn check_settings(&self) -> Result<(), StoreError> {
         let refusal = self.refusal.read();
         match refusal.ok().and_then(|refusal| refusal.clone()) {
             Some(refusal) => Err(StoreError::NotDone(refusal.into())),
@@ -110,196 +102,228 @@ impl Link {
         }
     }
 
-    /// Asks for the lock of a claim that this store can grant, or for its old position in the queue.
-    pub(super) async fn ask(
+    async fn run_acquire(
         self: &Arc<Self>,
-        acquire: &Acquire,
-    ) -> Result<Answer<Acquired>, StoreError> {
-        self.check_set_up()?;
+        acquire: Acquire,
+    ) -> Result<(Acquired, Answered), StoreError> {
+        self.check_settings()?;
         let since = Instant::now();
-        let (name, ticket) = (acquire.claim.locks.first(), acquire.ticket);
-        let mut reply = self
-            .step(|all| &all.acquire, name, Some(ticket), arguments(acquire))
-            .await?;
-        let Some(outcome) = reply.outcome.acquired(name, ticket)? else {
-            return Err(StoreError::NotDone("the call was abandoned".into()));
+        let (outcome, answered) = self.step(Command::Acquire(acquire)).await?;
+        let Outcome::Acquired(acquired) = outcome else {
+            return Err(BadReply("outcome").into());
         };
-        if let Acquired::Granted(lease) = &outcome {
-            self.until_replicated(lease, since).await?;
+        if let Acquired::Granted(lease) = &acquired {
+            self.until_replicated(lease, &answered, since).await?;
         }
-        Ok(Answer {
-            outcome,
-            now: reply.now,
-        })
+        Ok((acquired, answered))
     }
 
-    /// Wakes a call of this process, if it still waits and Redis is not just being asked about it.
-    pub(super) fn tell(&self, name: &LockName, ticket: Ticket, wake: &Wake) {
-        if self.waiters.remove_if_idle(ticket) {
-            self.wake(name, ticket, true, wake);
+    /// Wakes a call of this process that has left its queue in this lane.
+    pub(super) fn deliver(&self, lane: &Lane, ticket: Ticket, wake: &Wake, reading: Reading) {
+        let deadline = self.waiters.deadline(ticket);
+        if matches!(wake, Wake::TimedOut(_)) && deadline.is_some_and(|it| it > Instant::now()) {
+            // By the clock of another server than the one at which it began to wait: it has to rejoin the queue.
+            return lane.request_recheck();
         }
-    }
-
-    /// A grant that nobody hears goes back.
-    fn wake(&self, name: &LockName, ticket: Ticket, is_there: bool, wake: &Wake) {
-        let is_heard = is_there && self.nodes.wake(ticket, wake);
-        if !is_heard && matches!(wake, Wake::Granted(_)) {
-            self.abandon(name, ticket);
+        let is_granted = matches!(wake, Wake::Granted(_));
+        if self.waiters.take(ticket, is_granted) != Known::Answered {
+            self.wake(ticket, wake, reading);
         }
     }
 
-    /// One of this node's waiters was handed a lock by another node: Redis hears that we know, and then the waiter does.
+    /// A grant whose call has ended is rolled back.
+    fn wake(&self, ticket: Ticket, wake: &Wake, reading: Reading) {
+        let is_received = self.nodes.wake(ticket, wake, reading);
+        if let Wake::Granted(lease) = wake
+            && !is_received
+        {
+            self.abandon(lease.name(), ticket);
+        }
+    }
+
+    /// Confirms a grant that another node made to a waiter of this node, and then wakes the waiter.
     pub(super) fn confirm(self: &Arc<Self>, name: LockName, ticket: Ticket, fence: Fence) {
-        if self.waiters.ask_about(ticket).is_none() {
-            return;
+        match self.waiters.start_resolving(ticket) {
+            Known::Taken => {}
+            Known::Answered => return,
+            // Without its call it would never be released.
+            Known::Unknown => return self.abandon(&name, ticket),
         }
         let link = self.clone();
         tokio::spawn(async move {
-            match link
-                .confirmed(&name, fence)
-                .await
-                .map(|answer| answer.outcome)
-            {
-                Ok(Ok(lease)) => {
-                    let is_there = link.waiters.remove(ticket);
-                    link.wake(&name, ticket, is_there, &Wake::Granted(lease));
+            match link.confirmed(&name, fence).await {
+                Ok((Some(lease), answered)) => {
+                    link.waiters.end(ticket, true);
+                    link.wake(ticket, &Wake::Granted(lease), answered.reading);
                 }
-                // Somebody ended it, or it ran out, before its owner knew of it: its place is asked for again at once.
-                Ok(Err(_)) => {
-                    link.waiters.answered(ticket);
-                    link.ask_again_for(&name, ticket).await;
+                // The lease has ended already.
+                Ok((None, _)) => {
+                    // Messages that came meanwhile do not matter, because it rejoins.
+                    let _ = link.waiters.still_waits(ticket);
+                    if link.rejoin(&name, ticket).await.is_err() {
+                        link.lane_of(&name).request_recheck();
+                    }
                 }
-                // The next look at this key finds out how things are.
-                Err(_) => link.waiters.answered(ticket),
+                Err(_) => {
+                    let _ = link.waiters.still_waits(ticket);
+                    link.lane_of(&name).request_recheck();
+                }
             }
         });
     }
 
-    pub(super) async fn confirmed(
+    async fn confirmed(
         self: &Arc<Self>,
         name: &LockName,
         fence: Fence,
-    ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
+    ) -> Result<(Option<Lease>, Answered), StoreError> {
         let since = Instant::now();
-        let arguments = vec![fence_text(Some(fence))];
-        let mut reply = self.step(|all| &all.confirm, name, None, arguments).await?;
-        let outcome = reply.outcome.held(name)?;
-        if let Ok(lease) = &outcome {
-            self.until_replicated(lease, since).await?;
+        let name = name.clone();
+        let (outcome, answered) = self.step(Command::Confirm { name, fence }).await?;
+        let Outcome::Lease(lease) = outcome else {
+            return Err(BadReply("outcome").into());
+        };
+        if let Ok(lease) = &lease {
+            self.until_replicated(lease, &answered, since).await?;
         }
-        Ok(Answer {
-            outcome,
-            now: reply.now,
-        })
+        Ok((lease.ok(), answered))
     }
 
-    /// These are not in their queue: a message was lost, or this node was taken for dead. They ask again, for their old places,
-    /// and one after the other: the first to arrive may get the lock. Also when the caller has gone away meanwhile, so that
-    /// none is left that nobody else may tell anything.
-    pub(super) async fn ask_again(self: &Arc<Self>, name: &LockName, tickets: Vec<Ticket>) {
-        let (link, name) = (self.clone(), name.clone());
-        let asking = tokio::spawn(async move {
-            for ticket in tickets {
-                if !link.ask_again_for(&name, ticket).await {
-                    return;
+    /// Puts a call that is no longer in its queue back at its position: a message was lost, or this node was considered dead.
+    pub(super) async fn rejoin(
+        self: &Arc<Self>,
+        name: &LockName,
+        ticket: Ticket,
+    ) -> Result<(), StoreError> {
+        let Some(Rejoin {
+            mut acquire,
+            position,
+            deadline,
+        }) = self.waiters.start_rejoining(ticket)
+        else {
+            return Ok(());
+        };
+        if let Some(wait) = &mut acquire.wait {
+            wait.again = Some((position, self.server_time_at(name, deadline)));
+        }
+        let (acquired, reading) = match self.run_acquire(acquire).await {
+            Ok((acquired, answered)) => (acquired, answered.reading),
+            Err(error) => {
+                let _ = self.waiters.still_waits(ticket);
+                return Err(error);
+            }
+        };
+        let wake = match acquired {
+            Acquired::Queued { position, .. } => {
+                self.waiters.set_position(ticket, position);
+                if self.waiters.still_waits(ticket) {
+                    self.lane_of(name).request_recheck();
                 }
+                return Ok(());
             }
-        });
-        // If it has panicked, the next look goes on with the others.
-        let _ = asking.await;
+            Acquired::TimedOut if deadline > Instant::now() => {
+                let _ = self.waiters.still_waits(ticket);
+                let why = "the clock of Redis was set meanwhile";
+                return Err(StoreError::NotDone(why.into()));
+            }
+            Acquired::Granted(lease) => Wake::Granted(lease),
+            Acquired::Withdrawn => Wake::Withdrawn,
+            Acquired::FencesExhausted => Wake::FencesExhausted,
+            // The other outcomes are not given to a call that has a position.
+            _ => Wake::TimedOut(Obstacle {
+                blocked_by: vec![name.clone()],
+                look_at: reading.now,
+            }),
+        };
+        self.waiters.end(ticket, matches!(wake, Wake::Granted(_)));
+        self.wake(ticket, &wake, reading);
+        Ok(())
     }
 
-    /// Whether those behind it may ask now. They may not if it is not known what became of it: it might come after them.
-    async fn ask_again_for(self: &Arc<Self>, name: &LockName, ticket: Ticket) -> bool {
-        let Some(acquire) = self.waiters.ask_about(ticket) else {
-            return !self.waiters.has(ticket);
-        };
-        let asked = self.ask(&acquire).await.map(|answer| answer.outcome);
-        let wake = match asked {
-            Ok(Acquired::Granted(lease)) => Wake::Granted(lease),
-            Ok(Acquired::FencesExhausted) => Wake::FencesExhausted,
-            Ok(Acquired::TimedOut) => Wake::TimedOut(soon(name)),
-            // It is back in the queue, or the next look will see to it, or it was abandoned meanwhile.
-            asked => {
-                self.waiters.answered(ticket);
-                return asked.is_ok() || !self.waiters.has(ticket);
-            }
-        };
-        let is_there = self.waiters.remove(ticket);
-        self.wake(name, ticket, is_there, &wake);
-        true
+    /// What the clock of the server that has this lock will read at a future instant.
+    fn server_time_at(&self, name: &LockName, at: Instant) -> Timestamp {
+        let left = |reading: Reading| reading.now + at.saturating_duration_since(reading.at);
+        self.reading(self.lane_of(name))
+            .map_or(Timestamp::from_millis(0), left)
     }
 
-    /// Returns when enough replicas have this lease, in the time that is left for a call that began at `since`.
+    /// The clock of a lane's server; `None` while it is not connected.
+    pub(super) fn reading(&self, lane: &Lane) -> Option<Reading> {
+        let connection = self.connections.find(lane.slot)?;
+        Some(connection.clock().reading())
+    }
+
+    /// Waits until enough replicas have this lease, within the timeout of a call that began at `since`.
     pub(super) async fn until_replicated(
         &self,
         lease: &Lease,
+        answered: &Answered,
         since: Instant,
     ) -> Result<(), StoreError> {
         match &self.replication {
-            Some(replication) => replication.of(lease, since + self.timeout).await,
+            Some(replication) => {
+                let slot = self.lane_of(lease.name()).slot;
+                let instance = answered.instance.clone();
+                replication.of(slot, instance, since + self.timeout).await
+            }
             None => Ok(()),
         }
     }
 
     pub(super) fn abandon(&self, name: &LockName, ticket: Ticket) {
         self.pending_rollbacks.send_modify(|count| *count += 1);
-        // It only fails when the store is gone, and its leases end by themselves.
+        // It only fails when the store has been dropped; then its leases expire.
         let _ = self.rollbacks.send((name.clone(), ticket));
     }
 
-    /// Rolls a call back now.
-    pub(super) async fn roll_back(
+    /// Runs an acquire, and keeps the call among the waiters while it waits.
+    pub(super) async fn acquire(
         self: &Arc<Self>,
-        name: &LockName,
-        ticket: Ticket,
-    ) -> Result<Answer<Abandoned>, StoreError> {
-        let arguments = vec![Value::from(ticket_text(ticket))];
-        let mut reply = self
-            .step(|all| &all.abandon, name, Some(ticket), arguments)
-            .await?;
-        Ok(Answer {
-            outcome: reply.outcome.abandoned(name)?,
-            now: reply.now,
-        })
+        acquire: Acquire,
+    ) -> Result<Answer<Acquired>, StoreError> {
+        let ticket = acquire.ticket;
+        let waits = match &acquire.wait {
+            Some(Wait { timeout, .. }) => {
+                let deadline = Instant::now() + *timeout;
+                self.waiters.add(acquire.clone(), deadline);
+                true
+            }
+            None => false,
+        };
+        let result = self.run_acquire(acquire).await;
+        let position = match &result {
+            Ok((Acquired::Queued { position, .. }, _)) => Some(*position),
+            _ => None,
+        };
+        match position {
+            Some(position) => self.waiters.set_position(ticket, position),
+            None if waits => self.waiters.remove(ticket),
+            None => {}
+        }
+        let (outcome, answered) = result?;
+        Ok(answered.with(outcome))
     }
 }
 
-/// The arguments of `acquire.lua`.
-fn arguments(acquire: &Acquire) -> Vec<Value> {
-    let Acquire {
-        claim,
-        ticket,
-        wait,
-        ..
-    } = acquire;
-    let Claim {
-        owner,
-        caller,
-        note,
-        attempt,
-        ttl,
-        ..
-    } = claim;
-    let number = |number: Option<u128>| number.map_or_else(String::new, |n| n.to_string());
-    let wait = wait.as_ref();
-    let again = wait.and_then(|wait| wait.again);
-    vec![
-        Value::from(owner.as_str()),
-        Value::from(attempt.as_ref().map_or("", Attempt::as_str)),
-        Value::from(ticket_text(*ticket)),
-        Value::from(ttl.as_duration().as_millis().to_string()),
-        Value::from(number(wait.map(|wait| wait.timeout.as_millis()))),
-        Value::from(number(wait.map(|wait| wait.max_queue as u128))),
-        Value::from(number(again.map(|(position, _)| position.arrival.into()))),
-        Value::from(number(again.map(|(_, until)| until.as_millis().into()))),
-        Value::from(caller.as_ref().map_or("", Caller::as_str)),
-        Value::from(note.as_ref().map_or("", Note::as_str)),
-    ]
+impl Answered {
+    pub(super) fn with<T>(&self, outcome: T) -> Answer<T> {
+        Answer {
+            outcome,
+            now: self.now,
+        }
+    }
 }
 
-/// Empty when none is named.
-pub(super) fn fence_text(fence: Option<Fence>) -> Value {
-    let fence = fence.map(|fence| fence.number().to_string());
-    fence.unwrap_or_default().into()
+impl Done {
+    /// The outcome of a step; `None` if it was another order.
+    fn take_outcome(&mut self) -> Option<Result<Outcome, StoreError>> {
+        match std::mem::replace(self, Self::Abandoned) {
+            Self::Outcome(outcome) => Some(Ok(outcome)),
+            Self::Abandoned => {
+                let why = "the call was abandoned before it arrived";
+                Some(Err(StoreError::NotDone(why.into())))
+            }
+            _ => None,
+        }
+    }
 }

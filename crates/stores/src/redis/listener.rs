@@ -1,103 +1,153 @@
-//! What other nodes tell this one: that one of its waiters has been handed a lock, or has left its queue.
+//! The subscription to the messages of other nodes: that a waiter of this node was granted a lease or has left its queue, or that a
+//! lease of its own was changed or has ended.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use forrst_lock::{LockName, Wake};
 use fred::error::Error as FredError;
 use fred::interfaces::{EventInterface, PubsubInterface};
-use fred::types::{Builder, Message, Value};
+use fred::types::config::Server;
+use fred::types::{Message as PubSubMessage, Value};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::connect::{RunningClient, remember_servers};
+use super::connect::{FIRST_PAUSE, LONGEST_PAUSE, RunningClient};
+use super::connection::Connections;
 use super::link::Link;
-use super::reply::Parts;
+use super::message::{Message, News};
+use super::unpack::Unpacker;
 
-/// How often a node calls itself, to learn that its subscription is dead: nobody else would notice.
+/// How often a node publishes to its own channel, to notice when its subscription is dead.
 const BEAT: Duration = Duration::from_secs(1);
+/// After how long without a message a subscription is replaced.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// A connection that hears a channel.
+/// A connection to one server that is subscribed to a channel. In a cluster each server delivers what is published at any of them.
 pub(super) struct Subscription {
     running: RunningClient,
-    messages: Receiver<Message>,
+    server: Option<Server>,
+    messages: Receiver<PubSubMessage>,
 }
 
 impl Subscription {
-    pub(super) async fn of(running: RunningClient, channel: &str) -> Result<Self, FredError> {
+    /// Subscribes at any server, if possible not at `last`.
+    pub(super) async fn connect(
+        connections: &Connections,
+        channel: &str,
+        last: Option<&Server>,
+    ) -> Result<Self, FredError> {
+        let server = connections.any_server(last);
+        let builder = connections.builder_for(server.as_ref());
+        let running = RunningClient::connect(&builder).await?;
         let messages = running.client.message_rx();
         running.client.subscribe(channel).await?;
-        Ok(Self { running, messages })
+        Ok(Self {
+            running,
+            server,
+            messages,
+        })
     }
 }
 
-/// Works until the store is gone.
-pub(super) async fn run(link: Arc<Link>, mut builder: Builder, mut subscription: Subscription) {
+/// Runs until the store is dropped.
+pub(super) async fn run(link: Arc<Link>, mut subscription: Subscription) {
     loop {
         listen(&link, &mut subscription).await;
-        remember_servers(&mut builder, &subscription.running.client);
+        let last = subscription.server.take();
         drop(subscription);
-        subscription = loop {
-            let running = RunningClient::connect_again(&builder).await;
-            if let Ok(subscription) = Subscription::of(running, &link.channel()).await {
-                break subscription;
-            }
-        };
+        subscription = connect_again(&link, last).await;
     }
 }
 
-/// Passes on what is heard, until nothing is heard any more.
+async fn connect_again(link: &Link, last: Option<Server>) -> Subscription {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        sleep(pause).await;
+        match Subscription::connect(&link.connections, &link.channel(), last.as_ref()).await {
+            Ok(subscription) => return subscription,
+            Err(error) => tracing::debug!(%error, "cannot subscribe at Redis"),
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Handles messages until the subscription is dead.
 async fn listen(link: &Arc<Link>, subscription: &mut Subscription) {
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last_heard = Instant::now();
+    let mut last_received = Instant::now();
     loop {
         tokio::select! {
             message = subscription.messages.recv() => match message {
                 Ok(message) => {
-                    last_heard = Instant::now();
-                    pass_on(link, &message);
+                    last_received = Instant::now();
+                    handle(link, &message);
                 }
-                // What was missed is found by the next look at each key.
+                // The next heartbeat finds that messages were missed.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             },
             _ = subscription.running.ended() => return,
             _ = beat.tick() => {
-                if last_heard.elapsed() > SILENCE {
-                    tracing::warn!("nothing is heard from Redis' channel: connecting it anew");
+                if last_received.elapsed() > SILENCE {
+                    tracing::warn!("the subscription at Redis is silent: subscribing again");
                     return;
                 }
                 let link = link.clone();
                 tokio::spawn(async move {
                     let arguments = vec![Value::from(link.channel()), Value::from("")];
-                    link.connection.command("PUBLISH", 0, arguments).await
+                    // At a random server, because one that hangs delivers nothing.
+                    let all = link.connections.all();
+                    match fastrand::choice(&all) {
+                        Some(connection) => connection.command("PUBLISH", arguments).await.map(drop),
+                        None => Ok(()),
+                    }
                 });
             }
         }
     }
 }
 
-fn pass_on(link: &Arc<Link>, message: &Message) {
-    let Some(text) = message.value.as_bytes_str().filter(|text| !text.is_empty()) else {
+fn handle(link: &Arc<Link>, message: &PubSubMessage) {
+    let packed = message.value.as_bytes().unwrap_or_default();
+    // This node's own beat.
+    if packed.is_empty() {
         return;
+    }
+    let Message {
+        number,
+        lane_key,
+        news,
+    } = match Unpacker::new(packed).message() {
+        Ok(message) => message,
+        Err(error) => return tracing::warn!(%error, "cannot read a message from another node"),
     };
-    let Ok(parts) = serde_json::from_str::<Vec<String>>(&text) else {
-        return tracing::warn!("a message that makes no sense came through Redis' channel");
+    let Some(lane) = link.lanes.iter().find(|lane| lane.keys[0] == lane_key) else {
+        return tracing::warn!(
+            lane_key,
+            "a message from another node is about an unknown lane"
+        );
     };
-    let mut parts = Parts::of(Value::Array(parts.into_iter().map(Value::from).collect()));
-    let Some(name) = parts
-        .text("name")
-        .ok()
-        .and_then(|name| LockName::parse(&name).ok())
-    else {
-        return;
-    };
-    match parts.news(&name) {
-        Ok((ticket, Wake::Granted(lease))) => link.confirm(name, ticket, lease.fence),
-        Ok((ticket, wake)) => link.tell(&name, ticket, &wake),
-        Err(error) => tracing::warn!(%error, "a message came through Redis' channel"),
+    let before = lane.last_message.swap(number, Ordering::Relaxed);
+    if number != before + 1 {
+        lane.request_recheck();
+    }
+    let reading = link.reading(lane);
+    for one in news {
+        match (one, reading) {
+            (News::Granted(name, ticket, fence), _) => link.confirm(name, ticket, fence),
+            (News::Ended(name, fence), _) => link.nodes.ended_elsewhere(&name, fence),
+            (News::Woken(ticket, wake), Some(reading)) => {
+                link.deliver(lane, ticket, &wake, reading);
+            }
+            (News::Changed(name, fence, expires_at), Some(reading)) => {
+                link.nodes
+                    .changed_elsewhere(&name, fence, expires_at, reading);
+            }
+            // Without a connection the server's clock is unknown, and with it the times in the message.
+            (News::Woken(..) | News::Changed(..), None) => lane.request_recheck(),
+        }
     }
 }

@@ -1,54 +1,58 @@
-//! A grant counts when enough replicas have it. They are asked on a connection of its own, because `WAIT` holds up whatever is
-//! behind it, and once for all that was granted meanwhile.
+//! Waits until enough replicas have a grant. `WAIT` blocks its connection, so it has connections of its own, and one `WAIT` serves all
+//! grants that a server made meanwhile.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forrst_lock::{Lease, LockName, StoreError};
-use fred::clients::Client;
+use forrst_lock::StoreError;
 use fred::error::{Error as FredError, ErrorKind};
-use fred::interfaces::ClusterInterface;
 use fred::types::Value;
-use fred::types::config::Server;
-use futures_util::future::join_all;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use super::connection::{Connection, NOT_CONNECTED};
-use super::keyspace::Keyspace;
+use super::connection::{Connection, Connections, NOT_CONNECTED};
 
 const MAX_BATCH: usize = 1000;
 
-/// Where grants are handed in.
+/// The sending side: submits grants and waits for their replication.
 #[derive(Debug)]
 pub(super) struct Replication {
     grants: mpsc::UnboundedSender<Grant>,
 }
 
+/// Something that a server has written and that has to be replicated.
 #[derive(Debug)]
 pub(super) struct Grant {
-    name: LockName,
-    fence: String,
+    slot: u16,
+    /// The name of the server that made the grant.
+    instance: Arc<str>,
     answer: oneshot::Sender<Result<(), String>>,
 }
 
 impl Replication {
     pub(super) fn channel() -> (Self, mpsc::UnboundedReceiver<Grant>) {
-        let (grants, handed_in) = mpsc::unbounded_channel();
-        (Self { grants }, handed_in)
+        let (grants, receiver) = mpsc::unbounded_channel();
+        (Self { grants }, receiver)
     }
 
-    /// Returns when enough replicas have this lease.
-    pub(super) async fn of(&self, lease: &Lease, deadline: Instant) -> Result<(), StoreError> {
-        let (answer, heard) = oneshot::channel();
-        // It only fails when the store is gone, and then nobody answers.
+    /// Waits until enough replicas have what this instance has written to the slot.
+    pub(super) async fn of(
+        &self,
+        slot: u16,
+        instance: Arc<str>,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        let (answer, replicated) = oneshot::channel();
+        // It only fails when the store has been dropped; then there is no answer either.
         let _ = self.grants.send(Grant {
-            name: lease.name().clone(),
-            fence: lease.fence.number().to_string(),
+            slot,
+            instance,
             answer,
         });
-        let why = match timeout_at(deadline, heard).await {
+        let why = match timeout_at(deadline, replicated).await {
             Ok(Ok(Ok(()))) => return Ok(()),
             Ok(Ok(Err(why))) => why,
             _ => "the replicas did not answer in time".to_owned(),
@@ -57,112 +61,121 @@ impl Replication {
     }
 }
 
-/// What it takes to ask.
+/// Builds the command that writes something to a slot and answers the name of the server: `WAIT` is about what its own connection has
+/// written, so there has to be something.
+pub(super) type Touch = Box<dyn Fn(u16) -> (&'static str, Vec<Value>) + Send + Sync>;
+
+/// The working side: waits for the replicas of each server.
 pub(super) struct Replicas {
-    pub(super) connection: Arc<Connection>,
-    pub(super) keyspace: Keyspace,
+    pub(super) connections: Arc<Connections>,
+    pub(super) touch: Touch,
     pub(super) needed: u32,
     pub(super) timeout: Duration,
 }
 
+impl fmt::Debug for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replicas").finish_non_exhaustive()
+    }
+}
+
 impl Replicas {
-    /// Works until the store is gone.
-    pub(super) async fn ask(self, mut handed_in: mpsc::UnboundedReceiver<Grant>) {
+    /// Runs until the store is dropped. Each server has a worker of its own, so that one that hangs does not delay the others.
+    pub(super) async fn run(self, mut submitted: mpsc::UnboundedReceiver<Grant>) {
+        let replicas = Arc::new(self);
+        let mut tasks = JoinSet::new();
+        let mut workers: HashMap<u64, Worker> = HashMap::new();
+        while let Some(grant) = submitted.recv().await {
+            let Some(connection) = replicas.connections.find(grant.slot) else {
+                grant.answer(Err(NOT_CONNECTED.to_owned()));
+                continue;
+            };
+            let worker = workers.entry(connection.id()).or_insert_with(|| {
+                let (grants, submitted) = mpsc::unbounded_channel();
+                tasks.spawn(replicas.clone().work(connection.clone(), submitted));
+                Worker { connection, grants }
+            });
+            // It cannot fail: the worker runs as long as its sender exists.
+            let _ = worker.grants.send(grant);
+            if workers.len() > 1 {
+                workers.retain(|_, worker| worker.connection.is_open());
+                while tasks.try_join_next().is_some() {}
+            }
+        }
+    }
+
+    async fn work(
+        self: Arc<Self>,
+        connection: Arc<Connection>,
+        mut submitted: mpsc::UnboundedReceiver<Grant>,
+    ) {
         loop {
-            let mut batch = Vec::new();
-            if handed_in.recv_many(&mut batch, MAX_BATCH).await == 0 {
+            let mut grants = Vec::new();
+            if submitted.recv_many(&mut grants, MAX_BATCH).await == 0 {
                 return;
             }
-            batch.retain(|grant| !grant.answer.is_closed());
-            let client = self.connection.client();
-            let groups = by_server(client.as_ref(), &self.keyspace, batch);
-            join_all(groups.map(|grants| self.ask_about(client.as_ref(), grants))).await;
+            grants.retain(|grant| !grant.answer.is_closed());
+            if let Some(first) = grants.first() {
+                let reached = self.reached(&connection, first.slot).await;
+                for grant in grants {
+                    let how = self.are_enough(&grant, &reached);
+                    grant.answer(how);
+                }
+            }
         }
     }
 
-    /// Asks the replicas of one server about all of these.
-    async fn ask_about(&self, client: Option<&Client>, grants: Vec<Grant>) {
-        let Some(client) = client else {
-            return answer(grants, &Err(NOT_CONNECTED.to_owned()));
-        };
-        let seen = join_all(grants.iter().map(|grant| self.is_there(client, grant))).await;
-        let (there, gone): (Vec<_>, Vec<_>) = grants
-            .into_iter()
-            .zip(seen)
-            .partition(|(_, is_there)| *is_there);
-        let grants = |of: Vec<(Grant, bool)>| of.into_iter().map(|(grant, _)| grant).collect();
-        answer(grants(gone), &Err("the lock has gone meanwhile".to_owned()));
-        let there: Vec<Grant> = grants(there);
-        if let Some(first) = there.first() {
-            let reached = self.reached(client, &first.name).await;
-            answer(there, &self.are_enough(reached));
-        }
-    }
-
-    /// Another server may be at the other end of this connection than the one that granted it, after a fail-over that the
-    /// other connection has not noticed.
-    async fn is_there(&self, client: &Client, grant: &Grant) -> bool {
-        let partition = self.keyspace.of(&grant.name);
-        let arguments = vec![partition.lock(&grant.name).into(), "fence".into()];
-        let fence = self
-            .connection
-            .command_by(client, "HGET", partition.slot, arguments);
-        let fence = fence.await.ok().and_then(Value::into_string);
-        fence.as_deref() == Some(grant.fence.as_str())
-    }
-
-    /// How many replicas have all that is in the server that has this lock. `WAIT` answers for what its own connection has
-    /// written, so there has to be something.
-    async fn reached(&self, client: &Client, name: &LockName) -> Result<u64, FredError> {
-        let partition = self.keyspace.of(name);
-        let send = |command, arguments| {
-            self.connection
-                .command_by(client, command, partition.slot, arguments)
-        };
-        let minute = ["PX", "60000"].map(Value::from);
-        let write = [Value::from(partition.replicated()), Value::from("")];
-        send("SET", write.into_iter().chain(minute).collect()).await?;
-        // Those who come while this is on its way wait for it, and then for their own: all in all, no longer than they have.
+    /// The name of the server, and how many replicas have all that it has written.
+    async fn reached(
+        &self,
+        connection: &Connection,
+        slot: u16,
+    ) -> Result<(String, u64), FredError> {
+        let bad = |message| FredError::new(ErrorKind::Protocol, message);
+        let (name, arguments) = (self.touch)(slot);
+        let instance = connection.command(name, arguments).await?.into_string();
+        let instance = instance.ok_or_else(|| bad("a server should name its instance"))?;
+        // A grant that is submitted meanwhile waits for this `WAIT` and then for its own: together no longer than its timeout.
         let millis = (self.timeout.as_millis() / 2).max(1).to_string();
         let needed = Value::from(i64::from(self.needed));
-        let reached = send("WAIT", vec![needed, millis.into()]).await?;
-        reached
+        let reached = connection
+            .command("WAIT", vec![needed, millis.into()])
+            .await?;
+        let reached = reached
             .as_u64()
-            .ok_or_else(|| FredError::new(ErrorKind::Protocol, "WAIT should answer a number"))
+            .ok_or_else(|| bad("WAIT should answer a number"))?;
+        Ok((instance, reached))
     }
 
-    fn are_enough(&self, reached: Result<u64, FredError>) -> Result<(), String> {
+    /// After a fail-over this connection may lead to another server than the one that made the grant.
+    fn are_enough(
+        &self,
+        grant: &Grant,
+        reached: &Result<(String, u64), FredError>,
+    ) -> Result<(), String> {
         match reached {
-            Ok(reached) if reached >= u64::from(self.needed) => Ok(()),
-            Ok(reached) => Err(format!(
-                "only {reached} of {} replicas have taken over the lock in time",
+            Ok((instance, _)) if **instance != *grant.instance => {
+                Err("another server has taken over".to_owned())
+            }
+            Ok((_, reached)) if *reached >= u64::from(self.needed) => Ok(()),
+            Ok((_, reached)) => Err(format!(
+                "only {reached} of {} replicas had the lock in time",
                 self.needed
             )),
-            Err(error) => Err(format!("the replicas could not be asked: {error}")),
+            Err(error) => Err(format!("cannot wait for the replicas: {error}")),
         }
     }
 }
 
-fn by_server(
-    client: Option<&Client>,
-    keyspace: &Keyspace,
-    grants: Vec<Grant>,
-) -> impl Iterator<Item = Vec<Grant>> {
-    let cluster = client.and_then(Client::cached_cluster_state);
-    let mut groups: HashMap<Option<Server>, Vec<Grant>> = HashMap::new();
-    for grant in grants {
-        let slot = keyspace.of(&grant.name).slot;
-        let server = cluster
-            .as_ref()
-            .and_then(|cluster| cluster.get_server(slot));
-        groups.entry(server.cloned()).or_default().push(grant);
-    }
-    groups.into_values()
+/// Waits for the replicas of one server, until its connection breaks.
+struct Worker {
+    connection: Arc<Connection>,
+    grants: mpsc::UnboundedSender<Grant>,
 }
 
-fn answer(grants: Vec<Grant>, how: &Result<(), String>) {
-    for grant in grants {
-        // Whoever asked may have gone.
-        let _ = grant.answer.send(how.clone());
+impl Grant {
+    fn answer(self, how: Result<(), String>) {
+        // Fails if the caller has given up.
+        let _ = self.answer.send(how);
     }
 }

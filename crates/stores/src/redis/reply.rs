@@ -1,233 +1,345 @@
-//! What scripts answer.
+//! The answer to one order: its outcome for the caller, the transitions of the model, and the calls of this node that it woke.
 
-use std::vec;
+use std::collections::HashMap;
 
-use forrst_lock::model::{Abandoned, Acquired, End, Obstacle, Position, Transition, Wake};
-use forrst_lock::{
-    Caller, Fence, Lease, LockName, Locks, NotHeld, Note, Owner, StoreError, Ticket, Timestamp,
-    Waiter,
+use forrst_lock::model::{
+    Abandoned, Acquire, Acquired, Command, End, Outcome, Position, Settled, Transition, Wake,
+    Withdrawn,
 };
-use fred::types::Value;
+use forrst_lock::{Lease, LockName, NotHeld, Ticket, Timestamp};
 
-use super::keyspace::ticket_from;
+use super::order::Order;
+use super::unpack::{BadReply, Unpacker};
 
-/// An answer that no script of ours gives.
-#[derive(Debug, thiserror::Error)]
-#[error("Redis gave an answer that makes no sense: {0} is missing or wrong")]
-pub(super) struct BadReply(&'static str);
-
-impl From<BadReply> for StoreError {
-    fn from(error: BadReply) -> Self {
-        Self::MaybeDone(Box::new(error))
-    }
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) result: Done,
+    pub(super) transitions: Vec<Transition>,
+    /// Calls of this node that have left a queue.
+    pub(super) woken: Vec<(LockName, Ticket, Wake)>,
 }
 
-/// The parts of an answer, from left to right.
+/// The result of an order.
 #[derive(Debug)]
-pub(super) struct Parts(vec::IntoIter<Value>);
+pub(super) enum Done {
+    /// Of a step.
+    Outcome(Outcome),
+    /// Nothing was done: the call was abandoned before it arrived.
+    Abandoned,
+    /// Of [`Order::CheckWaiters`]: which calls have a lease by now, and which are not in the queue.
+    Checked {
+        granted: Vec<(Ticket, Lease)>,
+        missing: Vec<Ticket>,
+    },
+    /// Of a beat.
+    Beat {
+        /// How many messages this node was sent.
+        messages: u64,
+        was_alive: bool,
+        /// The nodes that are considered dead.
+        gone: Vec<String>,
+    },
+    /// Nothing was done: the keys of these locks have to be declared as well.
+    Needs(Vec<LockName>),
+    /// Nothing was done: an order before it on its keys has to be sent again.
+    Behind,
+    /// Nothing was done: it had timed out when it arrived.
+    Late,
+    /// With the error of Redis or Lua.
+    Failed(String),
+}
 
-impl Parts {
-    pub(super) fn of(value: Value) -> Self {
-        Self(match value {
-            Value::Array(parts) => parts.into_iter(),
-            _ => Vec::new().into_iter(),
+impl Unpacker<'_> {
+    pub(super) fn reply(&mut self, order: &Order, now: Timestamp) -> Result<Reply, BadReply> {
+        self.list("answer")?;
+        let code = self.text("code")?;
+        let reported = self.reported()?;
+        let woken = self.woken()?;
+        let name = match order {
+            Order::Step(command) => command.names().next().cloned(),
+            Order::CheckWaiters { name, .. } => Some(name.clone()),
+            Order::Beat => None,
+        };
+        let (result, own) = match (order, name) {
+            _ if code == "behind" => (Done::Behind, None),
+            _ if code == "late" => (Done::Late, None),
+            _ if code == "need" => (Done::Needs(self.names()?), None),
+            _ if code == "failed" => (Done::Failed(self.text("error")?.to_owned()), None),
+            (Order::Beat, _) => (self.beat()?, None),
+            (Order::CheckWaiters { .. }, Some(name)) => (self.checked(&name)?.1, None),
+            (Order::Step(command), Some(name)) => self.stepped(code, command, &name, now)?,
+            _ => return Err(BadReply("code")),
+        };
+        let (transitions, granted) = reported.with_outcome(own);
+        let woken = woken.into_iter().map(|(ticket, wake)| match wake {
+            Woken::Granted(number) => {
+                let lease = granted.get(&number).ok_or(BadReply("grant"))?;
+                Ok((lease.name().clone(), ticket, Wake::Granted(lease.clone())))
+            }
+            Woken::Wake(wake) => {
+                let name = order.names().into_iter().next().ok_or(BadReply("key"))?;
+                Ok((name, ticket, wake))
+            }
+        });
+        Ok(Reply {
+            result,
+            woken: woken.collect::<Result<_, BadReply>>()?,
+            transitions,
         })
     }
 
-    pub(super) fn text(&mut self, what: &'static str) -> Result<String, BadReply> {
-        let part = self.0.next().and_then(Value::into_string);
-        part.ok_or(BadReply(what))
-    }
-
-    pub(super) fn number(&mut self, what: &'static str) -> Result<u64, BadReply> {
-        self.text(what)?.parse().map_err(|_| BadReply(what))
-    }
-
-    pub(super) fn time(&mut self) -> Result<Timestamp, BadReply> {
-        self.number("time").map(Timestamp::from_millis)
-    }
-
-    fn optional_time(&mut self) -> Result<Option<Timestamp>, BadReply> {
-        match self.text("time")?.as_str() {
-            "" => Ok(None),
-            time => match time.parse() {
-                Ok(millis) => Ok(Some(Timestamp::from_millis(millis))),
-                Err(_) => Err(BadReply("time")),
-            },
+    /// A list of transitions, in which 0 stands for that of the outcome; or only whether the outcome has one.
+    fn reported(&mut self) -> Result<Reported, BadReply> {
+        if self.is_at_flag() {
+            let has_own = self.flag()?;
+            return Ok(Reported(Vec::from_iter(has_own.then_some(None))));
         }
+        let count = self.list("transitions")?;
+        let transitions = (0..count).map(|_| self.transition());
+        Ok(Reported(transitions.collect::<Result<_, _>>()?))
     }
 
-    pub(super) fn size(&mut self) -> Result<usize, BadReply> {
-        let count = self.number("count")?;
-        usize::try_from(count).map_err(|_| BadReply("count"))
-    }
-
-    pub(super) fn parts(&mut self) -> Self {
-        Self::of(self.0.next().unwrap_or(Value::Null))
-    }
-
-    pub(super) fn ticket(&mut self) -> Result<Ticket, BadReply> {
-        ticket_from(&self.text("ticket")?).ok_or(BadReply("ticket"))
-    }
-
-    fn owner(&mut self) -> Result<Owner, BadReply> {
-        Owner::parse(&self.text("owner")?).map_err(|_| BadReply("owner"))
-    }
-
-    fn caller(&mut self) -> Result<Option<Caller>, BadReply> {
-        match self.text("caller")?.as_str() {
-            "" => Ok(None),
-            caller => Caller::parse(caller)
-                .map(Some)
-                .map_err(|_| BadReply("caller")),
+    fn transition(&mut self) -> Result<Option<Transition>, BadReply> {
+        if self.skip_zero() {
+            return Ok(None);
         }
-    }
-
-    fn note(&mut self) -> Result<Option<Note>, BadReply> {
-        match self.text("note")?.as_str() {
-            "" => Ok(None),
-            note => Note::parse(note).map(Some).map_err(|_| BadReply("note")),
-        }
-    }
-
-    pub(super) fn lease(&mut self, name: &LockName) -> Result<Lease, BadReply> {
-        Ok(Lease {
-            locks: Locks::exclusive(name.clone()),
-            owner: self.owner()?,
-            caller: self.caller()?,
-            note: self.note()?,
-            fence: Fence::new(self.number("fence")?).ok_or(BadReply("fence"))?,
-            acquired_at: self.time()?,
-            expires_at: self.time()?,
-        })
-    }
-
-    pub(super) fn waiter(&mut self) -> Result<Waiter, BadReply> {
-        Ok(Waiter {
-            owner: self.owner()?,
-            caller: self.caller()?,
-            note: self.note()?,
-            since: self.time()?,
-            until: self.time()?,
-        })
-    }
-
-    /// What the step has done to a lease.
-    pub(super) fn transition(&mut self, name: &LockName) -> Result<Transition, BadReply> {
+        self.list("transition")?;
         let kind = self.text("kind")?;
-        let (time, waited_since) = (self.optional_time()?, self.optional_time()?);
-        let lease = self.lease(name)?;
-        let cause = match kind.as_str() {
+        let name = self.name()?;
+        let lease = self.lease(&name)?;
+        let (time, since) = (self.time()?, self.time()?);
+        let optional = |time: Timestamp| (time.as_millis() > 0).then_some(time);
+        let cause = match kind {
             "granted" => {
-                return Ok(Transition::Granted {
+                return Ok(Some(Transition::Granted {
                     lease,
-                    waited_since,
-                    confirm_by: time,
-                });
+                    waited_since: optional(since),
+                    confirm_by: optional(time),
+                }));
             }
             "confirmed" => {
-                let confirm_by = time.ok_or(BadReply("time"))?;
-                return Ok(Transition::Confirmed { lease, confirm_by });
+                let confirm_by = time;
+                return Ok(Some(Transition::Confirmed { lease, confirm_by }));
             }
-            "extended" => {
-                let before = time.ok_or(BadReply("time"))?;
-                return Ok(Transition::Extended { lease, before });
-            }
-            "released" => End::Released,
             "forced" => End::Forced,
             "expired" => End::Expired,
-            "abandoned" => End::Abandoned,
             "unconfirmed" => End::Unconfirmed,
             _ => return Err(BadReply("kind")),
         };
-        let due = time.ok_or(BadReply("time"))?;
-        Ok(Transition::Ended { lease, cause, due })
+        let due = time;
+        Ok(Some(Transition::Ended { lease, cause, due }))
     }
 
-    /// What one waiter is to hear.
-    pub(super) fn news(&mut self, name: &LockName) -> Result<(Ticket, Wake), BadReply> {
-        let ticket = self.ticket()?;
-        let wake = match self.text("kind")?.as_str() {
-            "granted" => Wake::Granted(self.lease(name)?),
-            "timed_out" => Wake::TimedOut(soon(name)),
-            "exhausted" => Wake::FencesExhausted,
-            _ => return Err(BadReply("kind")),
-        };
-        Ok((ticket, wake))
+    fn woken(&mut self) -> Result<Vec<(Ticket, Woken)>, BadReply> {
+        if self.skip_false() {
+            return Ok(Vec::new());
+        }
+        let count = self.list("woken")?;
+        let woken = (0..count).map(|_| {
+            self.list("woken")?;
+            let ticket = self.ticket()?;
+            let how = match self.number("kind")? {
+                1 => Woken::Granted(self.size()?),
+                kind => Woken::Wake(self.wake(kind)?),
+            };
+            Ok((ticket, how))
+        });
+        woken.collect()
     }
 
-    /// What came of asking for a lock; none when the call was abandoned before it arrived.
-    pub(super) fn acquired(
-        &mut self,
-        name: &LockName,
-        ticket: Ticket,
-    ) -> Result<Option<Acquired>, BadReply> {
-        Ok(Some(match self.text("outcome")?.as_str() {
-            "granted" => Acquired::Granted(self.lease(name)?),
-            "held" => Acquired::Held(self.obstacle(name)?),
-            "full" => Acquired::QueueFull(self.obstacle(name)?),
-            "queued" => {
-                let obstacle = self.obstacle(name)?;
-                let arrival = self.number("position")?;
-                Acquired::Queued {
-                    obstacle,
-                    position: Position { arrival, ticket },
-                    until: self.time()?,
-                }
-            }
-            "timed_out" => Acquired::TimedOut,
-            "exhausted" => Acquired::FencesExhausted,
-            "undone" => return Ok(None),
-            _ => return Err(BadReply("outcome")),
-        }))
+    fn beat(&mut self) -> Result<Done, BadReply> {
+        let messages = self.number("messages")?;
+        let was_alive = self.flag()?;
+        let count = self.list("nodes")?;
+        let gone = (0..count).map(|_| Ok(self.text("node")?.to_owned()));
+        Ok(Done::Beat {
+            messages,
+            was_alive,
+            gone: gone.collect::<Result<_, BadReply>>()?,
+        })
     }
 
-    fn obstacle(&mut self, name: &LockName) -> Result<Obstacle, BadReply> {
-        Ok(Obstacle {
-            blocked_by: vec![name.clone()],
+    fn checked(&mut self, name: &LockName) -> Result<(Settled, Done), BadReply> {
+        let settled = self.settled()?;
+        let count = self.list("granted")?;
+        let granted = (0..count / 2).map(|_| Ok((self.ticket()?, self.lease(name)?)));
+        let granted = granted.collect::<Result<_, BadReply>>()?;
+        let count = self.list("missing")?;
+        let missing = (0..count).map(|_| self.ticket());
+        let missing = missing.collect::<Result<_, BadReply>>()?;
+        Ok((settled, Done::Checked { granted, missing }))
+    }
+
+    fn settled(&mut self) -> Result<Settled, BadReply> {
+        Ok(Settled {
+            waiters: self.size()?,
             look_at: self.time()?,
         })
     }
 
-    pub(super) fn abandoned(&mut self, name: &LockName) -> Result<Abandoned, BadReply> {
-        Ok(match self.text("outcome")?.as_str() {
-            "returned" => Abandoned::Returned(self.lease(name)?),
-            "left_queue" => Abandoned::LeftQueue(self.obstacle(name)?),
-            "nothing" => Abandoned::Nothing,
-            _ => return Err(BadReply("outcome")),
-        })
+    /// The result of a step, and the transition of its outcome.
+    fn stepped(
+        &mut self,
+        code: &str,
+        command: &Command,
+        name: &LockName,
+        now: Timestamp,
+    ) -> Result<(Done, Option<Transition>), BadReply> {
+        let mut own = None;
+        let mut ended = |lease: &Lease, cause, due| {
+            let lease = lease.clone();
+            own = Some(Transition::Ended { lease, cause, due });
+        };
+        let outcome = match command {
+            Command::Acquire(acquire) => match self.acquired(code, acquire, name, now)? {
+                Some((acquired, granted)) => {
+                    own = granted;
+                    Outcome::Acquired(acquired)
+                }
+                None => return Ok((Done::Abandoned, None)),
+            },
+            Command::Abandon { .. } => Outcome::Abandoned(match code {
+                "returned" => {
+                    let lease = self.lease(name)?;
+                    ended(&lease, End::Abandoned, self.time()?);
+                    Abandoned::Returned(lease)
+                }
+                "left_queue" => Abandoned::LeftQueue(self.obstacle()?),
+                "nothing" => Abandoned::Nothing,
+                _ => return Err(BadReply("code")),
+            }),
+            Command::Release(_) => Outcome::Lease(match not_held(code)? {
+                Some(why) => Err(why),
+                None => {
+                    let lease = self.lease(name)?;
+                    ended(&lease, End::Released, self.time()?);
+                    Ok(lease)
+                }
+            }),
+            Command::Extend(..) => Outcome::Lease(match not_held(code)? {
+                Some(why) => Err(why),
+                None => {
+                    let lease = self.lease(name)?;
+                    own = Some(Transition::Extended {
+                        lease: lease.clone(),
+                        before: self.time()?,
+                    });
+                    Ok(lease)
+                }
+            }),
+            Command::Confirm { .. } => Outcome::Lease(match not_held(code)? {
+                Some(why) => Err(why),
+                None => Ok(self.lease(name)?),
+            }),
+            Command::ForceRelease { .. } => Outcome::Forced(match not_held(code)? {
+                Some(why) => Err(why),
+                None => {
+                    let count = self.list("leases")?;
+                    let leases = (0..count).map(|_| self.lease(name));
+                    Ok(leases.collect::<Result<_, _>>()?)
+                }
+            }),
+            Command::Withdraw { .. } => Outcome::Withdrawn(match code {
+                "held" => {
+                    let lease = self.lease(name)?;
+                    ended(&lease, End::Released, self.time()?);
+                    Withdrawn::Held(lease)
+                }
+                "waiting" => Withdrawn::Waiting,
+                "unknown" => Withdrawn::Unknown,
+                "too_many" => Withdrawn::TooMany,
+                _ => return Err(BadReply("code")),
+            }),
+            Command::Settle(_) => Outcome::Settled(self.checked(name)?.0),
+        };
+        Ok((Done::Outcome(outcome), own))
     }
 
-    /// A lease, or why there was none to act on.
-    pub(super) fn held(&mut self, name: &LockName) -> Result<Result<Lease, NotHeld>, BadReply> {
-        Ok(Err(match self.text("outcome")?.as_str() {
-            "done" => return self.lease(name).map(Ok),
-            "not_found" => NotHeld::NotFound,
-            "already_released" => NotHeld::AlreadyReleased { forced: false },
-            "taken_away" => NotHeld::AlreadyReleased { forced: true },
-            "owned_by_another" => NotHeld::OwnedByAnother,
-            _ => return Err(BadReply("outcome")),
-        }))
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.as_slice().is_empty()
+    /// The outcome of an acquire and its transition; `None` if the call was abandoned before it arrived.
+    fn acquired(
+        &mut self,
+        code: &str,
+        acquire: &Acquire,
+        name: &LockName,
+        now: Timestamp,
+    ) -> Result<Option<(Acquired, Option<Transition>)>, BadReply> {
+        let acquired = match code {
+            "granted" => {
+                let claim = &acquire.claim;
+                let lease = Lease {
+                    locks: claim.locks.clone(),
+                    owner: claim.owner.clone(),
+                    caller: claim.caller.clone(),
+                    note: claim.note.clone(),
+                    fence: self.fence()?,
+                    acquired_at: now,
+                    expires_at: now + claim.ttl.as_duration(),
+                };
+                let granted = Transition::Granted {
+                    lease: lease.clone(),
+                    waited_since: None,
+                    confirm_by: None,
+                };
+                return Ok(Some((Acquired::Granted(lease), Some(granted))));
+            }
+            "again" => Acquired::Granted(self.lease(name)?),
+            "held" => Acquired::Held(self.obstacle()?),
+            "full" => Acquired::QueueFull(self.obstacle()?),
+            "queued" => Acquired::Queued {
+                obstacle: self.obstacle()?,
+                position: Position {
+                    arrival: self.number("position")?,
+                    ticket: self.ticket()?,
+                },
+                until: self.time()?,
+            },
+            "withdrawn" => Acquired::Withdrawn,
+            "timed_out" => Acquired::TimedOut,
+            "another_attempt" => Acquired::AnotherAttempt,
+            "exhausted" => Acquired::FencesExhausted,
+            "abandoned" => return Ok(None),
+            _ => return Err(BadReply("code")),
+        };
+        Ok(Some((acquired, None)))
     }
 }
 
-/// Each part as the parts that it has itself.
-impl Iterator for Parts {
-    type Item = Value;
+/// How a call of this node has left its queue. A lease is given by the number of its transition, counted from 1.
+enum Woken {
+    Granted(usize),
+    Wake(Wake),
+}
 
-    fn next(&mut self) -> Option<Value> {
-        self.0.next()
+/// `None` stands for the transition of the outcome.
+struct Reported(Vec<Option<Transition>>);
+
+impl Reported {
+    /// All transitions, and the granted leases by the numbers of their transitions.
+    fn with_outcome(self, mut own: Option<Transition>) -> (Vec<Transition>, HashMap<usize, Lease>) {
+        let mut granted = HashMap::new();
+        let mut transitions = Vec::with_capacity(self.0.len());
+        for (index, transition) in self.0.into_iter().enumerate() {
+            let Some(transition) = transition.or_else(|| own.take()) else {
+                continue;
+            };
+            if let Transition::Granted { lease, .. } = &transition {
+                granted.insert(index + 1, lease.clone());
+            }
+            transitions.push(transition);
+        }
+        (transitions, granted)
     }
 }
 
-/// A call that left the queue is not told for how long the lock is held: asking again soon is never too late.
-pub(super) fn soon(name: &LockName) -> Obstacle {
-    Obstacle {
-        blocked_by: vec![name.clone()],
-        look_at: Timestamp::from_millis(0),
-    }
+/// Why there was no lease to act on; `None` if there was.
+fn not_held(code: &str) -> Result<Option<NotHeld>, BadReply> {
+    Ok(Some(match code {
+        "done" => return Ok(None),
+        "not_found" => NotHeld::NotFound,
+        "already_released" => NotHeld::AlreadyReleased { forced: false },
+        "taken_away" => NotHeld::AlreadyReleased { forced: true },
+        "owned_by_another" => NotHeld::OwnedByAnother,
+        "ambiguous" => NotHeld::Ambiguous,
+        _ => return Err(BadReply("code")),
+    }))
 }

@@ -1,56 +1,39 @@
-//! Calls that were given up are rolled back, however long Redis is away.
+//! Rolls back abandoned calls, however long Redis is unavailable.
+//!
+//! Each is retried on its own, so that a server that is unavailable, or a slot that is being moved, does not delay the others.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forrst_lock::model::Command;
 use forrst_lock::{LockName, Ticket};
-use futures_util::future::join_all;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::link::Link;
 
-const MAX_BATCH: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Works until the store is gone.
+/// Runs until the store is dropped.
 pub(super) async fn run(link: Arc<Link>, mut given_up: UnboundedReceiver<(LockName, Ticket)>) {
-    let mut left = VecDeque::new();
-    let mut pause = FIRST_PAUSE;
-    loop {
-        let mut batch = Vec::new();
-        if left.is_empty() {
-            if given_up.recv_many(&mut batch, MAX_BATCH).await == 0 {
-                return;
-            }
-        } else {
-            sleep(pause).await;
-            while let Ok(next) = given_up.try_recv() {
-                left.push_back(next);
-            }
-            batch.extend(left.drain(..left.len().min(MAX_BATCH)));
-        }
-        let given_up_before = batch.len();
-        let failed = roll_back(&link, batch).await;
-        let rolled_back = given_up_before - failed.len();
-        link.pending_rollbacks
-            .send_modify(|count| *count -= rolled_back);
-        pause = if failed.is_empty() {
-            FIRST_PAUSE
-        } else {
-            (pause * 2).min(LONGEST_PAUSE)
-        };
-        left.extend(failed);
+    let mut tasks = JoinSet::new();
+    while let Some((name, ticket)) = given_up.recv().await {
+        tasks.spawn(roll_back(link.clone(), name, ticket));
+        while tasks.try_join_next().is_some() {}
     }
 }
 
-/// Rolls these calls back; those that Redis has not heard of are left.
-async fn roll_back(link: &Arc<Link>, batch: Vec<(LockName, Ticket)>) -> Vec<(LockName, Ticket)> {
-    let rolled_back = join_all(batch.into_iter().map(async |(name, ticket)| {
-        let rolled_back = link.roll_back(&name, ticket).await;
-        rolled_back.is_err().then_some((name, ticket))
-    }));
-    rolled_back.await.into_iter().flatten().collect()
+async fn roll_back(link: Arc<Link>, name: LockName, ticket: Ticket) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let name = name.clone();
+        if link.step(Command::Abandon { name, ticket }).await.is_ok() {
+            break;
+        }
+        sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+    link.pending_rollbacks.send_modify(|count| *count -= 1);
 }

@@ -1,23 +1,22 @@
-//! Whether a Redis is set up so that it keeps locks.
+//! Checks whether the settings of a Redis keep locks safe: at the start, and with every new connection.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fred::error::Error as FredError;
-use fred::interfaces::ClusterInterface;
 use fred::types::Value;
-use fred::types::config::Server;
+use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
-use super::connection::Connection;
+use super::connection::{Connection, Connections, not_connected};
 use super::link::Link;
 
-/// How soon to look again while something is wrong: it may be put right at any time.
-const NEXT_LOOK: Duration = Duration::from_secs(3);
-const NEXT_TRY: Duration = Duration::from_millis(200);
+/// How soon to check again while there is a problem: it may be fixed at any time.
+const RECHECK_PAUSE: Duration = Duration::from_secs(3);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// One server, as far as it matters for locks.
+/// The settings of a server that matter for locks.
 #[derive(Debug, Default)]
 struct Facts {
     version: String,
@@ -33,23 +32,23 @@ pub(super) fn warn(problems: &[String]) {
     }
 }
 
-/// Looks at every new connection: another server may answer after a fail-over, or the same one with other settings. Where
-/// something is wrong, looks until it is put right, and refuses grants meanwhile if it is told to.
+/// Checks with every new connection, which may lead to another server or to one with other settings. While there are problems, checks
+/// repeatedly, and if `strict`, has grants refused.
 ///
-/// Works until the store is gone.
+/// Runs until the store is dropped.
 pub(super) async fn watch(link: Arc<Link>, wait_for: u32, strict: bool, mut known: Vec<String>) {
-    let mut made = link.connection.made();
+    let mut changes = link.connections.changes();
     loop {
         let is_new = match known.is_empty() {
-            true => made.changed().await.is_ok(),
-            false => timeout(NEXT_LOOK, made.changed()).await.is_ok(),
+            true => changes.changed().await.is_ok(),
+            false => timeout(RECHECK_PAUSE, changes.changed()).await.is_ok(),
         };
-        let found = until_seen(&link.connection, wait_for).await;
+        let found = read_problems(&link.connections, wait_for).await;
         if is_new || found != known {
             warn(&found);
         }
         if found.is_empty() && !known.is_empty() {
-            tracing::info!("Redis is set up so that it keeps locks");
+            tracing::info!("the settings of Redis are safe for locks");
         }
         if let Ok(mut refusal) = link.refusal.write() {
             *refusal = (strict && !found.is_empty()).then(|| found.join("; "));
@@ -58,60 +57,66 @@ pub(super) async fn watch(link: Arc<Link>, wait_for: u32, strict: bool, mut know
     }
 }
 
-async fn until_seen(connection: &Connection, wait_for: u32) -> Vec<String> {
+async fn read_problems(connections: &Connections, wait_for: u32) -> Vec<String> {
     loop {
-        match problems(connection, wait_for).await {
+        match problems(connections, wait_for).await {
             Ok(found) => return found,
-            Err(_) => sleep(NEXT_TRY).await,
+            Err(_) => sleep(RETRY_PAUSE).await,
         }
     }
 }
 
-/// Everything that is wrong with the servers that keep locks, each in one sentence.
+/// The problems of all servers that are connected, each as one sentence.
 pub(super) async fn problems(
-    connection: &Connection,
+    connections: &Connections,
     wait_for: u32,
 ) -> Result<Vec<String>, FredError> {
     let mut problems = Vec::new();
-    for server in servers(connection) {
-        let facts = facts(connection, server.as_ref()).await?;
-        let place = server.map_or_else(String::new, |server| format!(" ({server})"));
+    for (connection, facts) in all_facts(connections).await? {
+        let server = connection.server();
+        let suffix = server.map_or_else(String::new, |server| format!(" ({server})"));
         let found = facts.problems(wait_for);
-        problems.extend(found.into_iter().map(|problem| format!("{problem}{place}")));
+        problems.extend(
+            found
+                .into_iter()
+                .map(|problem| format!("{problem}{suffix}")),
+        );
     }
     Ok(problems)
 }
 
-/// The version of a server that is too old.
-pub(super) async fn too_old(connection: &Connection) -> Result<Option<String>, FredError> {
-    for server in servers(connection) {
-        let version = facts(connection, server.as_ref()).await?.version;
-        let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
-        let version_number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-        if version_number < (6, 2) {
-            return Ok(Some(version));
+/// The version of a server that is too old, if there is one: functions came with Redis 7.
+pub(super) async fn too_old(connections: &Connections) -> Result<Option<String>, FredError> {
+    let all = all_facts(connections).await?;
+    let versions = all.into_iter().map(|(_, facts)| facts.version);
+    let major = |version: &str| version.split('.').next()?.parse().ok();
+    Ok(versions
+        .into_iter()
+        .find(|version| major(version).unwrap_or(0) < 7))
+}
+
+/// Of each primary that is connected. One whose connection breaks meanwhile is checked when it is connected again.
+async fn all_facts(connections: &Connections) -> Result<Vec<(Arc<Connection>, Facts)>, FredError> {
+    let all = connections.all();
+    let facts = join_all(all.iter().map(|connection| facts(connection))).await;
+    let (mut found, mut failed) = (Vec::new(), not_connected());
+    for (connection, facts) in all.into_iter().zip(facts) {
+        match facts {
+            Ok(facts) => found.push((connection, facts)),
+            Err(error) if connection.is_open() => return Err(error),
+            Err(error) => failed = error,
         }
     }
-    Ok(None)
-}
-
-/// The primaries of a cluster; else the one server there is.
-fn servers(connection: &Connection) -> Vec<Option<Server>> {
-    let client = connection.client();
-    match client.and_then(|client| client.cached_cluster_state()) {
-        Some(cluster) => cluster
-            .unique_primary_nodes()
-            .into_iter()
-            .map(Some)
-            .collect(),
-        None => vec![None],
+    match found.is_empty() {
+        true => Err(failed),
+        false => Ok(found),
     }
 }
 
-async fn facts(connection: &Connection, server: Option<&Server>) -> Result<Facts, FredError> {
+async fn facts(connection: &Connection) -> Result<Facts, FredError> {
     let mut info = HashMap::new();
     for section in ["server", "memory", "persistence", "replication"] {
-        let text = connection.command_on(server, "INFO", &[section]).await?;
+        let text = connection.command("INFO", vec![section.into()]).await?;
         let text = text.into_string().unwrap_or_default();
         let lines = text.lines().filter_map(|line| line.split_once(':'));
         info.extend(lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())));
@@ -122,13 +127,13 @@ async fn facts(connection: &Connection, server: Option<&Server>) -> Result<Facts
         eviction: take("maxmemory_policy"),
         has_log: take("aof_enabled") == "1",
         replicas: take("connected_slaves").parse().unwrap_or(0),
-        has_snapshots: has_snapshots(connection, server).await,
+        has_snapshots: has_snapshots(connection).await,
     })
 }
 
-/// Hosted servers often do not tell; they are taken at their best.
-async fn has_snapshots(connection: &Connection, server: Option<&Server>) -> bool {
-    let setting = connection.command_on(server, "CONFIG", &["GET", "save"]);
+/// Hosted servers often refuse `CONFIG`; they are assumed to have snapshots.
+async fn has_snapshots(connection: &Connection) -> bool {
+    let setting = connection.command("CONFIG", vec!["GET".into(), "save".into()]);
     match setting.await {
         Ok(Value::Array(parts)) => {
             let value = parts.into_iter().nth(1).and_then(Value::into_string);
@@ -143,31 +148,31 @@ impl Facts {
         let mut problems = Vec::new();
         if self.eviction != "noeviction" {
             problems.push(format!(
-                "Redis may throw locks away when its memory is full: its maxmemory-policy is {}, and should be noeviction",
+                "Redis may evict locks when its memory is full: its maxmemory-policy is {}, and should be noeviction",
                 self.eviction
             ));
         }
         if !self.has_log && !self.has_snapshots {
             problems.push(
-                "Redis has no persistence: all locks are gone when it restarts. Set appendonly yes"
+                "Redis has no persistence: all locks are lost when it restarts. Set appendonly yes"
                     .to_owned(),
             );
         } else if !self.has_log {
             problems.push(
-                "Redis only saves snapshots: the locks of the last minutes are gone when it crashes. Set appendonly yes"
+                "Redis only saves snapshots: the locks of the last minutes are lost when it crashes. Set appendonly yes"
                     .to_owned(),
             );
         }
         if self.replicas > 0 && wait_for == 0 {
             problems.push(
-                "Redis has replicas, and a fail-over can forget the locks granted last. --redis-wait 1 makes every grant \
-                 wait until a replica has it"
+                "Redis has replicas, and a fail-over can lose the latest locks. --redis-wait 1 makes every grant wait until a \
+                 replica has it"
                     .to_owned(),
             );
         }
         if wait_for > self.replicas {
             problems.push(format!(
-                "every grant waits for {wait_for} replicas, but Redis has {}: nothing can be locked",
+                "every grant waits for {wait_for} replicas, but Redis has {}: no lock can be granted",
                 self.replicas
             ));
         }

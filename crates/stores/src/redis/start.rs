@@ -1,7 +1,8 @@
-//! From a connection to a store that works.
+//! Opens a store: checks the server, agrees on the format and the secret of the prefix, and starts the tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use forrst_lock::{Nodes, Secret};
 use fred::error::{Error as FredError, ErrorKind};
@@ -9,16 +10,21 @@ use fred::types::{Builder, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::connect::RunningClient;
-use super::connection::{self, Connection};
+use super::connection::{Connections, not_connected};
+use super::header::Header;
 use super::keyspace::{FORMAT, Keyspace};
+use super::lane::Lane;
+use super::library::{Library, call_arguments};
 use super::link::Link;
+use super::listener::Subscription;
+use super::order::millis;
 use super::replication::{Replicas, Replication};
-use super::script::Scripts;
 use super::waiters::Waiters;
-use super::{RedisError, RedisOptions, RedisStore, listener, rollbacks, setup};
+use super::{RedisError, RedisOptions, RedisStore, listener, rollbacks, setup, upkeep};
 
-/// Why there is no store.
+/// Added to how long an abandoned call may still arrive, for how long it is remembered.
+const MARKED_LONGER: Duration = Duration::from_secs(5);
+
 pub(super) enum NotStarted {
     Failed(FredError),
     Refused(RedisError),
@@ -36,38 +42,55 @@ impl RedisStore {
         options: &RedisOptions,
     ) -> Result<Self, NotStarted> {
         let mut tasks = JoinSet::new();
-        let running = RunningClient::connect(&builder).await?;
-        let connection = Arc::new(Connection::new(running.client.clone(), options.timeout));
-        let problems = accepted_problems(&connection, options).await?;
+        let connections = Connections::open(builder.clone(), options.timeout, &mut tasks).await?;
+        let problems = accepted_problems(&connections, options).await?;
         setup::warn(&problems);
-        let secret = shared_secret(&connection, &Keyspace::new(&options.prefix)).await?;
-        tasks.spawn(connection::keep(
-            connection.clone(),
-            builder.clone(),
-            running,
-        ));
+        let keyspace = Keyspace::new(&options.prefix, connections.is_cluster());
+        let secret = shared_secret(&connections, &keyspace).await?;
+        let library = Library::new();
+        for connection in connections.all() {
+            // A call loads the library only where it is missing: a full Redis refuses to load it.
+            let limit = vec![Value::from("0")];
+            let due = library.call(&connection, &library.due, Vec::new(), limit);
+            due.await?;
+        }
+        let config = builder.get_config();
+        let database = config.and_then(|config| config.database).unwrap_or(0);
         let replication = match options.wait {
             0 => None,
-            _ => Some(start_replication(&builder, options, &mut tasks).await?),
+            _ => Some(start_replication(builder, &library, options, &mut tasks).await?),
         };
         let (rollbacks, given_up) = mpsc::unbounded_channel();
+        let header = Header {
+            node: uuid::Uuid::new_v4().simple().to_string(),
+            channel: keyspace.channel_prefix(),
+            release_memory_millis: millis(options.release_memory.as_duration()),
+            must_confirm: replication.is_some(),
+            database: database.to_string(),
+            // An order that has not begun within the timeout is not run any more.
+            mark_millis: millis(2 * options.timeout + MARKED_LONGER),
+        };
+        let lanes = (0..keyspace.lanes()).map(|number| Lane::new(&keyspace, number));
         let link = Arc::new(Link {
-            connection,
-            keyspace: Keyspace::new(&options.prefix),
-            scripts: Scripts::new(options.release_memory),
+            lanes: lanes.collect(),
+            connections,
+            keyspace,
+            library,
+            header,
             nodes: Nodes::default(),
             waiters: Waiters::default(),
-            node: uuid::Uuid::new_v4().simple().to_string(),
             replication,
             timeout: options.timeout,
             refusal: Default::default(),
             rollbacks,
             pending_rollbacks: watch::Sender::new(0),
         });
-        let listening = RunningClient::connect(&builder).await?;
-        let subscription = listener::Subscription::of(listening, &link.channel()).await?;
-        tasks.spawn(listener::run(link.clone(), builder, subscription));
+        let subscription = Subscription::connect(&link.connections, &link.channel(), None).await?;
+        tasks.spawn(listener::run(link.clone(), subscription));
         tasks.spawn(rollbacks::run(link.clone(), given_up));
+        for number in 0..link.lanes.len() {
+            tasks.spawn(upkeep::run(link.clone(), number));
+        }
         let (wait, strict) = (options.wait, options.strict);
         tasks.spawn(setup::watch(link.clone(), wait, strict, problems));
         Ok(Self {
@@ -80,86 +103,87 @@ impl RedisStore {
     }
 }
 
-/// Asks replicas about grants, on a connection of its own.
 async fn start_replication(
-    builder: &Builder,
+    builder: Builder,
+    library: &Library,
     options: &RedisOptions,
     tasks: &mut JoinSet<()>,
 ) -> Result<Replication, NotStarted> {
-    let running = RunningClient::connect(builder).await?;
-    let connection = Arc::new(Connection::new(running.client.clone(), options.timeout));
-    tasks.spawn(connection::keep(
-        connection.clone(),
-        builder.clone(),
-        running,
-    ));
+    let connections = Connections::open(builder, options.timeout, tasks).await?;
+    let keyspace = Keyspace::new(&options.prefix, connections.is_cluster());
+    let touch = library.touch.clone();
     let replicas = Replicas {
-        connection,
-        keyspace: Keyspace::new(&options.prefix),
+        connections,
+        touch: Box::new(move |slot| {
+            let mut lanes = 0..keyspace.lanes();
+            let lane = lanes.find(|lane| keyspace.slot_of(*lane) == slot);
+            let keys = keyspace.touch_keys(lane.unwrap_or_default());
+            ("FCALL", call_arguments(&touch, keys, Vec::new()))
+        }),
         needed: options.wait,
         timeout: options.timeout,
     };
     let (replication, grants) = Replication::channel();
-    tasks.spawn(replicas.ask(grants));
+    tasks.spawn(replicas.run(grants));
     Ok(replication)
 }
 
-/// Whether this Redis can be used, and what is wrong with it all the same.
+/// Refuses a Redis that cannot be used. Returns the problems of one that can.
 async fn accepted_problems(
-    connection: &Connection,
+    connections: &Connections,
     options: &RedisOptions,
 ) -> Result<Vec<String>, NotStarted> {
-    if let Some(version) = setup::too_old(connection).await? {
+    if let Some(version) = setup::too_old(connections).await? {
         return Err(NotStarted::Refused(RedisError::TooOld(version)));
     }
-    let found = claim_format(connection, &Keyspace::new(&options.prefix)).await?;
+    let keyspace = Keyspace::new(&options.prefix, connections.is_cluster());
+    let found = claim(connections, &keyspace.format_key(), FORMAT).await?;
     if found != FORMAT {
         let prefix = options.prefix.clone();
         let error = RedisError::OtherFormat { prefix, found };
         return Err(NotStarted::Refused(error));
     }
-    let problems = setup::problems(connection, options.wait).await?;
+    let problems = setup::problems(connections, options.wait).await?;
     if options.strict && !problems.is_empty() {
         return Err(NotStarted::Refused(RedisError::Unsafe(problems)));
     }
     Ok(problems)
 }
 
-/// The format that is written under the prefix, which is ours if there was none.
-async fn claim_format(connection: &Connection, keyspace: &Keyspace) -> Result<String, FredError> {
-    claim(connection, &keyspace.format_key(), FORMAT).await
-}
-
-/// The secret of all nodes that use the prefix, as 64 hexadecimal digits. The first node makes it.
-async fn shared_secret(connection: &Connection, keyspace: &Keyspace) -> Result<Secret, NotStarted> {
+/// The secret of all nodes that use the prefix, kept as 64 hexadecimal digits. The first node generates it.
+async fn shared_secret(
+    connections: &Connections,
+    keyspace: &Keyspace,
+) -> Result<Secret, NotStarted> {
     let key = keyspace.secret_key();
     let made: String = Secret::random()
         .as_bytes()
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let kept = claim(connection, &key, &made).await?;
+    let kept = claim(connections, &key, &made).await?;
     let mut bytes = [0; 32];
     let digits = (0..32).map(|at| kept.get(2 * at..2 * at + 2));
     for (byte, digits) in bytes.iter_mut().zip(digits) {
         let parsed = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
         *byte = parsed.ok_or_else(|| {
-            let message = format!("`{key}` is not 64 hexadecimal digits");
+            let message = format!("the value of the key `{key}` is not 64 hexadecimal digits");
             FredError::new(ErrorKind::Parse, message)
         })?;
     }
     Ok(Secret::from_bytes(bytes))
 }
 
-/// What a key of the whole prefix says, which is `ours` if there was none.
-async fn claim(connection: &Connection, key: &str, ours: &str) -> Result<String, FredError> {
+/// The value of a key that all nodes of the prefix share, which is set to `ours` if there is none.
+async fn claim(connections: &Connections, key: &str, ours: &str) -> Result<String, FredError> {
     let slot = fred::util::redis_keyslot(key.as_bytes());
-    let look = || connection.command("GET", slot, vec![Value::from(key)]);
-    // Not written without need: a full Redis lets nobody write.
-    if let Some(found) = look().await?.into_string() {
+    let connection = connections.find(slot).ok_or_else(not_connected)?;
+    let get = || connection.command("GET", vec![Value::from(key)]);
+    // A full Redis refuses the write, so it is made only if there is no value.
+    if let Some(found) = get().await?.into_string() {
         return Ok(found);
     }
     let arguments = vec![Value::from(key), ours.into()];
-    connection.command("SETNX", slot, arguments).await?;
-    Ok(look().await?.into_string().unwrap_or_default())
+    connection.command("SETNX", arguments).await?;
+    Ok(get().await?.into_string().unwrap_or_default())
 }

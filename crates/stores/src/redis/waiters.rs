@@ -1,11 +1,15 @@
-//! The calls of this process that wait in a queue in Redis, and what it takes to ask for their positions again.
+//! The calls of this process that wait in a queue in Redis, with what is needed to put them back at their positions.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forrst_lock::model::{Acquire, Position, Wait};
-use forrst_lock::{LockName, Ticket, Timestamp};
+use forrst_lock::model::{Acquire, Position};
+use forrst_lock::{LockName, Ticket};
+use tokio::time::Instant;
+
+/// For how long a call that was granted a lease is remembered: another message about it may still come.
+const REMEMBERED: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
@@ -16,16 +20,25 @@ pub(super) struct Waiters {
 struct Table {
     by_ticket: HashMap<Ticket, Entry>,
     /// In the order of arrival.
-    by_name: HashMap<LockName, BTreeSet<Position>>,
+    by_name: HashMap<LockName, BTreeSet<(Position, Ticket)>>,
+    /// Those that were granted a lease lately.
+    granted: HashMap<Ticket, Instant>,
+    /// The same, the oldest first.
+    granted_in_order: VecDeque<(Instant, Ticket)>,
 }
 
 #[derive(Debug)]
 struct Entry {
     acquire: Acquire,
-    /// Where it waits, and until when; none before Redis has answered.
-    place: Option<(Position, Timestamp)>,
-    /// Redis is being asked about it. What is heard of it meanwhile may be older, and does not count.
-    is_asked_about: bool,
+    /// `None` until Redis has answered.
+    position: Option<Position>,
+    /// When its wait times out, by the clock of this process.
+    deadline: Instant,
+    /// A command that determines its state is under way. Messages that come meanwhile may be older, and do not count.
+    is_resolving: bool,
+    /// Such a message has come. It may be newer than the answer: if the answer says that the call still waits, it has to be
+    /// rechecked.
+    has_news: bool,
 }
 
 impl Entry {
@@ -34,98 +47,240 @@ impl Entry {
     }
 }
 
+/// What this process knows of a call that a message is about.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// It waits, so the message counts.
+    Taken,
+    /// A command under way determines its state; or it was granted its lease before.
+    Answered,
+    /// It has ended, or never was a call of this process.
+    Unknown,
+}
+
+/// A call that is put back at its position.
+#[derive(Debug)]
+pub(super) struct Rejoin {
+    pub(super) acquire: Acquire,
+    pub(super) position: Position,
+    pub(super) deadline: Instant,
+}
+
 impl Waiters {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Before Redis is asked: its grant may be here before its answer.
-    pub(super) fn add(&self, acquire: Acquire) {
+    /// Has to be called before the command is sent: the message about its grant may overtake the answer.
+    pub(super) fn add(&self, acquire: Acquire, deadline: Instant) {
         let entry = Entry {
             acquire,
-            place: None,
-            is_asked_about: false,
+            position: None,
+            deadline,
+            is_resolving: false,
+            has_news: false,
         };
         self.table().by_ticket.insert(entry.acquire.ticket, entry);
     }
 
-    pub(super) fn set_place(&self, ticket: Ticket, position: Position, until: Timestamp) {
+    pub(super) fn set_position(&self, ticket: Ticket, position: Position) {
         let mut table = self.table();
-        let Table { by_ticket, by_name } = &mut *table;
+        let Table {
+            by_ticket, by_name, ..
+        } = &mut *table;
         if let Some(entry) = by_ticket.get_mut(&ticket) {
-            entry.place = Some((position, until));
             let queue = by_name.entry(entry.name().clone()).or_default();
-            queue.insert(position);
+            if let Some(before) = entry.position.replace(position) {
+                queue.remove(&(before, ticket));
+            }
+            queue.insert((position, ticket));
         }
     }
 
-    /// Whether it was there.
-    pub(super) fn remove(&self, ticket: Ticket) -> bool {
-        self.table().remove(ticket)
+    pub(super) fn remove(&self, ticket: Ticket) {
+        self.table().remove(ticket);
     }
 
-    /// As [`Waiters::remove`], unless Redis is just being asked about it.
-    pub(super) fn remove_if_idle(&self, ticket: Ticket) -> bool {
+    /// Takes the call that a message is about. If it is granted a lease, that is remembered in the same step, so that another message
+    /// about the same grant is ignored.
+    pub(super) fn take(&self, ticket: Ticket, is_granted: bool) -> Known {
         let mut table = self.table();
-        let entry = table.by_ticket.get(&ticket);
-        entry.is_some_and(|entry| !entry.is_asked_about) && table.remove(ticket)
+        let known = table.receive(ticket);
+        if known == Known::Taken {
+            table.end(ticket, is_granted);
+        }
+        known
     }
 
-    /// The call to repeat for its old position. From now on only the caller wakes it, until [`Waiters::answered`].
-    pub(super) fn ask_about(&self, ticket: Ticket) -> Option<Acquire> {
+    /// When the wait of this call times out; `None` if it does not wait here.
+    pub(super) fn deadline(&self, ticket: Ticket) -> Option<Instant> {
+        self.table()
+            .by_ticket
+            .get(&ticket)
+            .map(|entry| entry.deadline)
+    }
+
+    /// Removes a call that has its outcome, which as with [`take`](Self::take) may be a lease.
+    pub(super) fn end(&self, ticket: Ticket, is_granted: bool) {
+        self.table().end(ticket, is_granted);
+    }
+
+    /// If this returns [`Known::Taken`], only its caller may wake the call, until [`Waiters::still_waits`].
+    pub(super) fn start_resolving(&self, ticket: Ticket) -> Known {
+        let mut table = self.table();
+        let known = table.receive(ticket);
+        if known == Known::Taken
+            && let Some(entry) = table.by_ticket.get_mut(&ticket)
+        {
+            entry.is_resolving = true;
+        }
+        known
+    }
+
+    /// As [`start_resolving`](Self::start_resolving), and returns the call to repeat. `None` for a call without a position, which must
+    /// not join the queue again: its first answer is still to come.
+    pub(super) fn start_rejoining(&self, ticket: Ticket) -> Option<Rejoin> {
         let mut table = self.table();
         let entry = table.by_ticket.get_mut(&ticket)?;
-        if std::mem::replace(&mut entry.is_asked_about, true) {
+        let position = entry.position?;
+        if std::mem::replace(&mut entry.is_resolving, true) {
             return None;
         }
-        // Without a position it must not join the queue: its first answer, which is on its way, says where it waits.
-        let wait = Wait {
-            timeout: Duration::ZERO,
-            max_queue: 0,
-            again: entry.place,
-        };
-        Some(Acquire {
-            wait: Some(wait),
-            ..entry.acquire.clone()
+        Some(Rejoin {
+            acquire: entry.acquire.clone(),
+            position,
+            deadline: entry.deadline,
         })
     }
 
-    pub(super) fn has(&self, ticket: Ticket) -> bool {
-        self.table().by_ticket.contains_key(&ticket)
+    /// Ends what [`start_resolving`](Self::start_resolving) began for a call that still waits. Returns whether a message came
+    /// meanwhile, so that the call has to be rechecked.
+    #[must_use]
+    pub(super) fn still_waits(&self, ticket: Ticket) -> bool {
+        let mut table = self.table();
+        table.by_ticket.get_mut(&ticket).is_some_and(|entry| {
+            entry.is_resolving = false;
+            std::mem::take(&mut entry.has_news)
+        })
     }
 
-    /// It still waits.
-    pub(super) fn answered(&self, ticket: Ticket) {
-        if let Some(entry) = self.table().by_ticket.get_mut(&ticket) {
-            entry.is_asked_about = false;
-        }
-    }
-
-    /// Those who wait for `name`, in the order of arrival.
+    /// The calls that wait for `name`, in the order of arrival.
     pub(super) fn of(&self, name: &LockName) -> Vec<Ticket> {
         let table = self.table();
         let queue = table.by_name.get(name).into_iter().flatten();
-        queue.map(|position| position.ticket).collect()
+        queue.map(|(_, ticket)| *ticket).collect()
     }
 
-    pub(super) fn count(&self, name: &LockName) -> usize {
-        self.table().by_name.get(name).map_or(0, BTreeSet::len)
+    /// The locks that calls of this process wait for, and that are `wanted`.
+    pub(super) fn names(&self, wanted: impl Fn(&LockName) -> bool) -> Vec<LockName> {
+        let table = self.table();
+        let names = table.by_name.keys().filter(|name| wanted(name));
+        names.cloned().collect()
     }
 }
 
 impl Table {
-    fn remove(&mut self, ticket: Ticket) -> bool {
+    /// Notes a message about a call.
+    fn receive(&mut self, ticket: Ticket) -> Known {
+        match self.by_ticket.get_mut(&ticket) {
+            Some(entry) if entry.is_resolving => {
+                entry.has_news = true;
+                Known::Answered
+            }
+            Some(_) => Known::Taken,
+            None if self.granted.contains_key(&ticket) => Known::Answered,
+            None => Known::Unknown,
+        }
+    }
+
+    fn end(&mut self, ticket: Ticket, is_granted: bool) {
+        self.remove(ticket);
+        if is_granted {
+            self.was_granted(ticket);
+        }
+    }
+
+    fn was_granted(&mut self, ticket: Ticket) {
+        let now = Instant::now();
+        while let Some((at, oldest)) = self.granted_in_order.front().copied()
+            && at + REMEMBERED < now
+        {
+            self.granted_in_order.pop_front();
+            self.granted.remove(&oldest);
+        }
+        self.granted.insert(ticket, now);
+        self.granted_in_order.push_back((now, ticket));
+    }
+
+    fn remove(&mut self, ticket: Ticket) {
         let Some(entry) = self.by_ticket.remove(&ticket) else {
-            return false;
+            return;
         };
-        if let Some((position, _)) = entry.place
+        if let Some(position) = entry.position
             && let Some(queue) = self.by_name.get_mut(entry.name())
         {
-            queue.remove(&position);
+            queue.remove(&(position, ticket));
             if queue.is_empty() {
                 self.by_name.remove(entry.name());
             }
         }
-        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forrst_lock::model::{Claim, Wait};
+    use forrst_lock::{LockKey, Locks, Owner, Ttl};
+
+    use super::*;
+
+    /// A call that waits, and its ticket.
+    fn waiting() -> (Waiters, Ticket) {
+        let name = LockName::global(&LockKey::parse("k").unwrap());
+        let acquire = Acquire {
+            claim: Claim {
+                locks: Locks::exclusive(name),
+                owner: Owner::parse("a").unwrap(),
+                caller: None,
+                note: None,
+                attempt: None,
+                ttl: Ttl::new(Duration::from_secs(60)).unwrap(),
+            },
+            ticket: Ticket::random(),
+            node: None,
+            wait: Some(Wait {
+                timeout: Duration::from_secs(60),
+                max_queue: 1,
+                again: None,
+            }),
+        };
+        let (waiters, ticket) = (Waiters::default(), acquire.ticket);
+        waiters.add(acquire, Instant::now() + Duration::from_secs(60));
+        let position = Position { arrival: 1, ticket };
+        waiters.set_position(ticket, position);
+        (waiters, ticket)
+    }
+
+    /// Otherwise the second would not find the call, and roll the lease back.
+    #[tokio::test]
+    async fn the_second_message_about_a_grant_is_ignored() {
+        let (waiters, ticket) = waiting();
+        assert_eq!(waiters.take(ticket, true), Known::Taken);
+        assert_eq!(waiters.take(ticket, true), Known::Answered);
+        assert_eq!(waiters.start_resolving(ticket), Known::Answered);
+        waiters.end(ticket, true);
+        assert_eq!(waiters.start_resolving(ticket), Known::Answered);
+    }
+
+    #[tokio::test]
+    async fn a_message_that_comes_while_a_call_is_resolved_is_not_forgotten() {
+        let (waiters, ticket) = waiting();
+        for _ in 0..2 {
+            waiters.start_rejoining(ticket).unwrap();
+            assert!(!waiters.still_waits(ticket));
+            waiters.start_rejoining(ticket).unwrap();
+            assert_eq!(waiters.start_resolving(ticket), Known::Answered);
+            assert!(waiters.still_waits(ticket));
+        }
     }
 }

@@ -1,4 +1,0 @@
--- Looks and changes nothing.
-load()
-expire()
-return { int(now), { redis.call('ZCARD', QUEUE), unpack(holder and lease(holder) or {}) }, {}, {} }
