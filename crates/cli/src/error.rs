@@ -31,6 +31,13 @@ struct Problem {
     place: Option<String>,
 }
 
+/// Something on this machine does not work.
+impl From<String> for CommandError {
+    fn from(message: String) -> Self {
+        Self::local(message)
+    }
+}
+
 impl CommandError {
     fn new(code: u8, message: impl Into<String>) -> Self {
         let problem = Problem {

@@ -95,8 +95,7 @@ impl Command {
     fn run(self) -> Result<u8, CommandError> {
         match self {
             Self::Serve(arguments) => {
-                let served = arguments.resolve().and_then(serve::run);
-                served.map_err(CommandError::local)?;
+                serve::run(arguments.resolve()?)?;
             }
             Self::Call(arguments) => block_on(call::run(*arguments))?,
             Self::Lock(command) => return block_on(command.run()),

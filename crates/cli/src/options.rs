@@ -13,7 +13,7 @@ use forrst_server::{Limits, TlsFiles};
 use forrst_stores::{RedisOptions, STORE_TIMEOUT};
 use serde::Deserialize;
 
-use self::units::{Memory, Size, Time};
+use self::units::{Memory, Size, Time, Wait};
 
 /// Serve functions over HTTP, WebSocket and JSON-RPC, and the locks that callers ask for.
 ///
@@ -136,6 +136,10 @@ struct Options {
     /// How long the store has for an answer before callers get UNAVAILABLE [default: 2s]
     #[arg(long, env = "FORRST_STORE_TIMEOUT", value_name = "DURATION")]
     store_timeout: Option<Time>,
+
+    /// How long to wait at the start for a Redis that is not up yet, instead of failing at once; 0 does not wait [default: 0]
+    #[arg(long, env = "FORRST_STORE_WAIT", value_name = "DURATION")]
+    store_wait: Option<Wait>,
 
     /// Refuse a Redis that is set up so that it can lose locks, instead of warning
     #[arg(
@@ -271,6 +275,7 @@ pub(crate) struct Settings {
     pub(crate) durability: DurabilityLevel,
     pub(crate) release_memory: ReleaseMemory,
     pub(crate) store_timeout: Duration,
+    pub(crate) store_wait: Duration,
     pub(crate) redis: RedisOptions,
     pub(crate) demo: bool,
     pub(crate) limits: Limits,
@@ -374,6 +379,10 @@ impl Options {
                 .or(file.remember_releases)
                 .map_or_else(ReleaseMemory::default, |memory| memory.0),
             store_timeout: time(self.store_timeout, file.store_timeout, STORE_TIMEOUT),
+            store_wait: self
+                .store_wait
+                .or(file.store_wait)
+                .map_or(Duration::ZERO, |wait| wait.0),
             redis: RedisOptions {
                 prefix: text(self.redis_prefix, file.redis_prefix, "forrst"),
                 wait: self.redis_wait.or(file.redis_wait).unwrap_or_default(),

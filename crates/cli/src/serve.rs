@@ -6,8 +6,10 @@ mod log;
 mod signals;
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
+use forrst_lock::LockStore;
 use forrst_server::{Audit, Server};
 use forrst_stores::{Durability, OpenOptions, url_without_secrets};
 use tokio::net::TcpListener;
@@ -20,13 +22,14 @@ use self::doors::Doors;
 use self::log::Log;
 use self::signals::Signals;
 use crate::demo;
+use crate::error::CommandError;
 use crate::options::{DurabilityLevel, Settings};
 
 /// How long a server that ends at once waits for its last line.
 const LAST_LINE: Duration = Duration::from_millis(50);
 
 /// Serves until a signal ends it.
-pub(crate) fn run(settings: Settings) -> Result<(), String> {
+pub(crate) fn run(settings: Settings) -> Result<(), CommandError> {
     #[cfg(feature = "otlp")]
     let traces = crate::traces::Traces::start()?;
     let log = Log::start(settings.log_format);
@@ -43,12 +46,20 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
     outcome
 }
 
-async fn serve(mut settings: Settings, log: &Log) -> Result<(), String> {
+async fn serve(mut settings: Settings, log: &Log) -> Result<(), CommandError> {
     descriptors::make_room(&mut settings.limits);
     let doors = Doors::open(&settings)?;
-    let server = build(&settings, &doors, log).await?;
     let can_reload = doors.can_reload() || settings.audit_log.is_some();
     let mut signals = Signals::listen(can_reload)?;
+    let store = tokio::select! {
+        store = open_store(&settings) => store?,
+        // Handled, because PID 1 of a container is not ended by a signal that it does not handle.
+        name = signals.until_end(|| doors.reload()) => {
+            tracing::info!(signal = name, "ending before the store is open");
+            return Ok(());
+        }
+    };
+    let server = build(&settings, &doors, log, store)?;
     let listener = TcpListener::bind(&settings.listen)
         .await
         .map_err(|error| format!("cannot listen on {}: {error}", settings.listen))?;
@@ -79,7 +90,7 @@ async fn serve(mut settings: Settings, log: &Log) -> Result<(), String> {
     Ok(())
 }
 
-async fn build(settings: &Settings, doors: &Doors, log: &Log) -> Result<Server, String> {
+async fn open_store(settings: &Settings) -> Result<Arc<dyn LockStore>, CommandError> {
     let mut options = OpenOptions::default();
     options.durability = match settings.durability {
         DurabilityLevel::Full => Durability::Full,
@@ -87,9 +98,23 @@ async fn build(settings: &Settings, doors: &Doors, log: &Log) -> Result<Server, 
     };
     options.release_memory = settings.release_memory;
     options.store_timeout = settings.store_timeout;
+    options.store_wait = settings.store_wait;
     options.redis = settings.redis.clone();
     let store = forrst_stores::open(&settings.store, &options).await;
-    let store = store.map_err(|error| error.to_string())?;
+    store.map_err(|error| match CommandError::local(error.to_string()) {
+        failed if error.is_worth_waiting() => {
+            failed.hint("--store-wait 30s waits for a Redis that is not up yet")
+        }
+        failed => failed,
+    })
+}
+
+fn build(
+    settings: &Settings,
+    doors: &Doors,
+    log: &Log,
+    store: Arc<dyn LockStore>,
+) -> Result<Server, String> {
     let mut builder = Server::builder()
         .store(store)
         .limits(settings.limits.clone())

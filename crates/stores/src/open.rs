@@ -1,4 +1,7 @@
-//! A store by its URL.
+//! Opens the store that a URL names.
+
+#[cfg(feature = "redis")]
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +15,17 @@ pub const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// How long a call to the store takes at most: then it fails, and the error says whether something may have been done all
-    /// the same.
+    /// How long a call to the store takes at most. Then it fails, and the error says whether it may have run.
     pub store_timeout: Duration,
+    /// How long [`open`] waits for a store that is not up yet, instead of failing at once. It waits for Redis only: the other
+    /// stores are part of this process. Zero by default.
+    pub store_wait: Duration,
     /// How long a release is remembered, in every kind of store.
     pub release_memory: ReleaseMemory,
     /// What the embedded store survives.
     #[cfg(feature = "embedded")]
     pub durability: crate::Durability,
-    /// How to use a Redis.
+    /// The options of a Redis store.
     #[cfg(feature = "redis")]
     pub redis: crate::RedisOptions,
 }
@@ -29,6 +34,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             store_timeout: STORE_TIMEOUT,
+            store_wait: Duration::ZERO,
             release_memory: ReleaseMemory::default(),
             #[cfg(feature = "embedded")]
             durability: crate::Durability::default(),
@@ -46,7 +52,7 @@ pub enum OpenError {
         "there is no store `{0}`: the stores are `embedded:FOLDER`, `memory:` and `redis://HOST:PORT`"
     )]
     Unknown(String),
-    /// An embedded store needs a place.
+    /// The URL of an embedded store names no folder.
     #[error("`embedded:` needs a folder, as in `embedded:./forrst-data`")]
     NoFolder,
     /// The embedded store cannot be opened.
@@ -57,14 +63,36 @@ pub enum OpenError {
     #[cfg(feature = "redis")]
     #[error(transparent)]
     Redis(#[from] crate::RedisError),
+    /// The store was not up in time.
+    #[error("gave up after {after:?}: {error}")]
+    GaveUp {
+        /// [`OpenOptions::store_wait`].
+        after: Duration,
+        /// Why the last attempt failed.
+        error: Box<OpenError>,
+    },
+}
+
+impl OpenError {
+    /// Whether the store may only be starting, so that [`OpenOptions::store_wait`] helps.
+    pub fn is_worth_waiting(&self) -> bool {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Redis(error) => error.may_pass(),
+            _ => false,
+        }
+    }
 }
 
 /// Opens the store that a URL names: `embedded:FOLDER`, `memory:`, or `redis://HOST:PORT` and its relatives for TLS
 /// (`rediss`), clusters (`redis-cluster`) and sentinels (`redis-sentinel`).
 ///
+/// With [`OpenOptions::store_wait`], a Redis that is not up yet is tried again, at first after about 100 ms and later every second,
+/// and what is wrong is logged. Drop the future to stop waiting.
+///
 /// # Errors
 ///
-/// When there is no such store, or when it cannot be opened.
+/// When there is no such store, when it cannot be opened, or when it was not up in time.
 pub async fn open(url: &str, options: &OpenOptions) -> Result<Arc<dyn LockStore>, OpenError> {
     match url.split_once(':') {
         #[cfg(feature = "memory")]
@@ -89,27 +117,29 @@ pub async fn open(url: &str, options: &OpenOptions) -> Result<Arc<dyn LockStore>
                 timeout: options.store_timeout,
                 ..options.redis.clone()
             };
-            Ok(Arc::new(crate::RedisStore::open(url, &redis).await?))
+            let open = async || Ok(crate::RedisStore::open(url, &redis).await?);
+            let store = waiting::until_open(url, options.store_wait, open).await?;
+            Ok(Arc::new(store))
         }
         _ => Err(OpenError::Unknown(url.to_owned())),
     }
 }
 
-/// The URL of a store as it may be shown: passwords stand before the `@`, or in the query.
+/// The URL of a store without its passwords, which are before the `@` or in the query.
 pub fn url_without_secrets(url: &str) -> String {
-    let (place, query) = url.split_once('?').unwrap_or((url, ""));
-    let place = match (place.split_once("://"), place.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://…@{place}"),
-        _ => place.to_owned(),
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let address = match (address.split_once("://"), address.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, address))) => format!("{scheme}://…@{address}"),
+        _ => address.to_owned(),
     };
     let shown = query
         .split('&')
         .filter(|part| !part.is_empty() && !part.to_ascii_lowercase().contains("password"));
     let shown: Vec<&str> = shown.collect();
     if shown.is_empty() {
-        place
+        address
     } else {
-        format!("{place}?{}", shown.join("&"))
+        format!("{address}?{}", shown.join("&"))
     }
 }
 

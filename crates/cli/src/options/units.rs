@@ -24,6 +24,21 @@ impl FromStr for Time {
     }
 }
 
+/// How long to wait: a duration as people write it, or `0` for not at all.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Wait(pub(crate) Duration);
+
+impl FromStr for Wait {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let duration = humantime::parse_duration(text);
+        duration.map(Self).map_err(|error| {
+            format!("{error}: expected a duration such as `30s` or `5m`, or `0` for no wait")
+        })
+    }
+}
+
 /// How long releases are remembered, between its bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Memory(pub(crate) ReleaseMemory);
@@ -76,11 +91,26 @@ macro_rules! read_from_text {
         }
     )*};
 }
-read_from_text!(Time Memory Size);
+read_from_text!(Time Wait Memory Size);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wait_may_be_zero_and_other_times_may_not() {
+        for (text, duration) in [
+            ("0", Duration::ZERO),
+            ("0s", Duration::ZERO),
+            ("1m 30s", Duration::from_secs(90)),
+        ] {
+            assert_eq!(text.parse(), Ok(Wait(duration)), "{text}");
+        }
+        for text in ["", "soon", "-1s", "30"] {
+            assert!(text.parse::<Wait>().is_err(), "{text}");
+        }
+        assert!("0s".parse::<Time>().is_err());
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {
