@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use forrst_lock::model::{Acquire, Acquired, Claim, Held, Transition, Wait};
 use forrst_lock::{
-    Lease, LockKey, LockName, LockStore, LockStoreExt, Locks, Node, Owner, Share, Ticket,
+    Lease, LockKey, LockName, LockStore, LockStoreExt, Locks, Node, Owner, Reading, Share, Ticket,
     Timestamp, Ttl, Wake,
 };
 use forrst_stores::MemoryStore;
@@ -42,7 +42,7 @@ struct Fixture {
 struct Waiting(Mutex<HashMap<Ticket, oneshot::Sender<Wake>>>);
 
 impl Node for Waiting {
-    fn wake(&self, ticket: Ticket, wake: Wake) -> bool {
+    fn wake(&self, ticket: Ticket, wake: Wake, _: Reading) -> bool {
         let waiter = self.0.lock().unwrap().remove(&ticket);
         waiter.is_some_and(|waiter| waiter.send(wake).is_ok())
     }

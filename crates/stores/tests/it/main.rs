@@ -6,6 +6,7 @@ mod memory;
 mod redis;
 mod redis_commands;
 mod redis_faults;
+mod redis_nodes;
 mod service;
 mod service_faults;
 mod two_nodes;

@@ -8,7 +8,7 @@ use crate::two_nodes::TwoNodes;
 use forrst_lock::contract::model::{Pace, behaves_like_the_model};
 use forrst_lock::{LockStore, ReleaseMemory, contract, lock_contract};
 use forrst_stores::{RedisOptions, RedisStore};
-use forrst_testkit::{RedisCluster, SharedRedis};
+use forrst_testkit::{RedisCluster, RedisReplicas, SharedRedis};
 use futures_util::StreamExt;
 use futures_util::stream::iter;
 
@@ -61,16 +61,39 @@ fn two_nodes_behave_like_the_model() {
     behaves_like_the_model(open_two, PACE);
 }
 
-/// Starting a cluster takes seconds, so one serves all cases; each has a prefix, so that none sweeps the locks of another.
+#[test]
+fn a_cluster_behaves_like_the_model() {
+    let open = async |memory| {
+        let cluster = RedisCluster::start();
+        let store = connect_two(&cluster.url(), "forrst", memory).await;
+        (store, cluster)
+    };
+    let pace = Pace {
+        has_one_tag: true,
+        ..PACE
+    };
+    behaves_like_the_model(open, pace);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_fulfils_the_contract() {
     let cluster = RedisCluster::start();
-    let url = cluster.url();
+    fulfils_the_contract(&cluster.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_behind_a_sentinel_fulfils_the_contract() {
+    let replicas = RedisReplicas::steady();
+    fulfils_the_contract(&replicas.url()).await;
+}
+
+/// Starting several servers takes seconds, so they serve all cases; each has a prefix, so that none sweeps the locks of another.
+async fn fulfils_the_contract(url: &str) {
     let opened = AtomicUsize::new(0);
     let cases = contract::CASES.iter().map(|(name, _)| {
         contract::run(name, async |memory| {
             let prefix = format!("case{}", opened.fetch_add(1, Ordering::Relaxed));
-            (connect_two(&url, &prefix, memory).await, ())
+            (connect_two(url, &prefix, memory).await, ())
         })
     });
     // All at once would be late for each other.

@@ -1,23 +1,23 @@
-//! What the Redis store makes of commands: what each changes is reported once, by the node that ran it; what the scripts cannot
-//! do is refused.
+//! Commands of the Redis store: each change is reported once, by the node that ran the command, and what is not supported is refused.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use forrst_lock::model::{Acquire, Acquired, Command, Outcome, Position, Transition, Wait, Wake};
 use forrst_lock::{
-    Attempt, Kind, LockStore, LockStoreExt, Locks, Node, Note, Owner, Share, StoreError, Ticket,
+    Attempt, Kind, LockStore, LockStoreExt, Locks, Node, Note, Reading, Share, StoreError, Ticket,
     Timestamp, Ttl,
 };
 use forrst_stores::{RedisOptions, RedisStore};
-use forrst_testkit::{RedisReplicas, RedisServer};
+use forrst_testkit::{RedisCluster, RedisReplicas, RedisServer};
 use tokio::time::sleep;
 
 use crate::redis_faults::ground::{
-    PATIENCE, acquire, call, granted, hears, held, inspect, name, open, release, take, until, wait,
+    PATIENCE, acquire, call, granted, held, inspect, name, open, release, take, until, wait,
+    waiting, woken,
 };
 
-/// A node that writes down what it is notified of.
+/// A node that records the transitions it is notified of.
 #[derive(Debug, Default)]
 struct Record(Mutex<Vec<Transition>>);
 
@@ -29,13 +29,13 @@ impl Record {
         record
     }
 
-    /// What has come since the last time, in words.
+    /// The transitions since the last call, in words.
     fn take(&self) -> Vec<String> {
         let transitions = std::mem::take(&mut *self.0.lock().unwrap());
         transitions.iter().map(in_words).collect()
     }
 
-    /// The same, as soon as there is so much of it.
+    /// The same, as soon as there are as many.
     async fn take_when(&self, count: usize) -> Vec<String> {
         until("it is reported", async || {
             self.0.lock().unwrap().len() >= count
@@ -65,7 +65,7 @@ fn in_words(transition: &Transition) -> String {
 }
 
 impl Node for Record {
-    fn wake(&self, _: Ticket, _: Wake) -> bool {
+    fn wake(&self, _: Ticket, _: Wake, _: Reading) -> bool {
         false
     }
 
@@ -76,15 +76,6 @@ impl Node for Record {
 
 fn ttl(millis: u64) -> Ttl {
     Ttl::new(Duration::from_millis(millis)).unwrap()
-}
-
-fn waiting(call: Acquire) -> Acquire {
-    let wait = Some(Wait {
-        timeout: Duration::from_secs(60),
-        max_queue: 100,
-        again: None,
-    });
-    Acquire { wait, ..call }
 }
 
 #[tokio::test]
@@ -112,7 +103,7 @@ async fn every_transition_is_reported_once() {
 }
 
 #[tokio::test]
-async fn what_a_repeated_attempt_gets_again_is_not_granted_twice() {
+async fn a_repeated_attempt_is_not_reported_as_granted_twice() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
     let record = Record::of(&store);
@@ -135,7 +126,7 @@ async fn a_grant_to_another_node_is_reported_by_the_node_that_made_it() {
     let lease = take(&one, "k").await;
     let next = wait(&other, call("k", "b")).await;
     release(&one, &lease).await;
-    let wake = hears(&other, "k", next).await;
+    let wake = woken(&other, "k", next).await;
     assert_eq!(
         of_one.take(),
         [
@@ -160,7 +151,7 @@ async fn a_grant_that_a_dead_node_does_not_confirm_ends() {
     drop(dying);
     let behind = wait(&alive, call("k", "c")).await;
     release(&alive, &lease).await;
-    hears(&alive, "k", behind).await;
+    woken(&alive, "k", behind).await;
     assert_eq!(
         record.take(),
         [
@@ -183,7 +174,7 @@ async fn an_expired_lease_is_reported_by_the_one_node_that_swept_it() {
     acquire(&one, brief).await.unwrap();
     assert_eq!(of_one.take(), ["a: granted"]);
     sleep(Duration::from_millis(5)).await;
-    // Looking changes nothing, and is not the end.
+    // A read-only call does not end it.
     assert_eq!(inspect(&one, "k").await.holder_count, 0);
     assert_eq!(of_one.take(), [""; 0]);
     let swept = tokio::join!(one.sweep(10), other.sweep(10));
@@ -194,7 +185,7 @@ async fn an_expired_lease_is_reported_by_the_one_node_that_swept_it() {
 }
 
 #[tokio::test]
-async fn a_grant_that_nobody_waits_for_any_more_goes_back() {
+async fn a_grant_whose_call_has_ended_is_rolled_back() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
     let record = Record::of(&store);
@@ -202,7 +193,7 @@ async fn a_grant_that_nobody_waits_for_any_more_goes_back() {
     drop(wait(&store, call("k", "gone")).await);
     let next = wait(&store, call("k", "next")).await;
     release(&store, &lease).await;
-    granted(&hears(&store, "k", next).await);
+    granted(&woken(&store, "k", next).await);
     assert_eq!(
         record.take_when(5).await,
         [
@@ -248,7 +239,7 @@ async fn a_grant_that_waits_for_replicas_is_reported_once() {
     let mut replicas = RedisReplicas::start(1, 1);
     let options = RedisOptions {
         wait: 1,
-        // A replica that has just come takes its time for the first answer.
+        // A new replica needs some time for its first answer.
         timeout: PATIENCE,
         ..RedisOptions::default()
     };
@@ -258,7 +249,7 @@ async fn a_grant_that_waits_for_replicas_is_reported_once() {
     let record = Record::of(&store);
     let next = wait(&store, call("k", "b")).await;
     release(&store, &lease).await;
-    hears(&store, "k", next).await;
+    woken(&store, "k", next).await;
     assert_eq!(
         record.take(),
         [
@@ -269,35 +260,8 @@ async fn a_grant_that_waits_for_replicas_is_reported_once() {
     );
 }
 
-/// The scripts do not share a position between calls yet: the newest has it.
 #[tokio::test]
-async fn the_older_call_of_a_waiting_attempt_ends_at_once() {
-    let redis = RedisServer::start();
-    let (one, other) = (open(&redis).await, open(&redis).await);
-    for repeats_on in [&one, &other] {
-        let lease = take(&one, "k").await;
-        let mut first = call("k", "b");
-        first.claim.attempt = Some(Attempt::parse("1").unwrap());
-        let again = Acquire {
-            ticket: Ticket::random(),
-            ..first.clone()
-        };
-        let older = wait(&one, first).await;
-        let behind = wait(&one, call("k", "c")).await;
-        let newer = wait(repeats_on, again).await;
-        assert!(matches!(hears(&one, "k", older).await, Wake::TimedOut(_)));
-        release(&one, &lease).await;
-        for (store, call, owner) in [(repeats_on, newer, "b"), (&one, behind, "c")] {
-            let wake = hears(store, "k", call).await;
-            let lease = granted(&wake);
-            assert_eq!(lease.owner.as_str(), owner);
-            release(store, lease).await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_position_can_be_asked_for_again() {
+async fn a_call_can_rejoin_the_queue_at_its_position() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
     let lease = take(&store, "k").await;
@@ -329,7 +293,7 @@ async fn a_position_can_be_asked_for_again() {
         until,
     };
     assert_eq!(same, queued, "it was there all the time");
-    // One that came earlier, and was lost.
+    // One that had arrived earlier, and was lost.
     let arrival = position.arrival - 1;
     let lost = waiting(call("k", "lost"));
     let ticket = lost.ticket;
@@ -370,7 +334,7 @@ async fn a_note_is_shown_with_holders_and_waiters() {
     let queue = store.queue(&name("k"), 10).await.unwrap().outcome;
     assert_eq!(queue[0].note.as_ref().map(Note::as_str), Some("by hand"));
     release(&store, &lease).await;
-    let wake = hears(&other, "k", next).await;
+    let wake = woken(&other, "k", next).await;
     assert_eq!(granted(&wake).note, queue[0].note);
 }
 
@@ -387,43 +351,25 @@ async fn a_free_lock_has_a_status() {
 }
 
 #[tokio::test]
-async fn what_the_scripts_cannot_do_is_refused_before_anything_is_sent() {
-    let redis = RedisServer::start();
-    let store = open(&redis).await;
-    let record = Record::of(&store);
-    let scripts_run = || {
-        redis
-            .cli(&["INFO", "commandstats"])
-            .contains("cmdstat_eval")
+async fn a_cluster_refuses_sets_whose_keys_may_be_on_different_servers() {
+    let cluster = RedisCluster::start();
+    let store = RedisStore::open(&cluster.url(), &RedisOptions::default()).await;
+    let store = store.unwrap();
+    let set = |keys: [&str; 2]| {
+        let locks = keys.map(|key| (name(key), Share::EXCLUSIVE));
+        let mut call = call("k", "a");
+        call.claim.locks = Locks::new(locks.to_vec()).unwrap();
+        call
     };
-    let one = |share| Locks::one(name("k"), share);
-    let several = Locks::new(vec![
-        (name("k"), Share::EXCLUSIVE),
-        (name("l"), Share::EXCLUSIVE),
-    ]);
-    for (locks, what) in [
-        (one(Share::SHARED), "shared locks"),
-        (one(Share::limit(1).unwrap()), "limit"),
-        (several.unwrap(), "several keys"),
-    ] {
-        for mut call in [call("k", "a"), waiting(call("k", "a"))] {
-            call.claim.locks = locks.clone();
+    for keys in [["k", "l"], ["{t}k", "{u}l"], ["{t}k", "l"]] {
+        for call in [set(keys), waiting(set(keys))] {
             let refused = acquire(&store, call).await.unwrap_err();
             assert!(matches!(refused, StoreError::Unsupported(_)), "{refused:?}");
-            assert!(refused.to_string().contains(what), "{refused}");
+            assert!(refused.to_string().contains("hash tag"), "{refused}");
         }
     }
-    let owner = Owner::parse("a").unwrap();
-    let attempt = Attempt::parse("1").unwrap();
-    let refused = store
-        .withdraw(&name("k"), owner, attempt)
-        .await
-        .unwrap_err();
-    assert!(matches!(refused, StoreError::Unsupported(_)), "{refused:?}");
-    assert!(!scripts_run());
-    assert_eq!(record.take(), [""; 0]);
-    take(&store, "k").await;
-    assert!(scripts_run());
+    let granted = acquire(&store, set(["{t}k", "{t}l"])).await.unwrap();
+    assert!(matches!(granted, Acquired::Granted(_)), "{granted:?}");
 }
 
 #[tokio::test]
@@ -439,6 +385,6 @@ async fn a_lease_is_confirmed_by_its_fence() {
     assert_eq!(known, Outcome::Lease(Ok(lease.clone())));
     let next = lease.fence.next().unwrap();
     let Outcome::Lease(Err(_)) = confirm(next).await.unwrap().outcome else {
-        panic!("nobody has that fence");
+        panic!("no lease has that fence");
     };
 }

@@ -123,8 +123,11 @@ fn a_node_that_slept_through_its_lease_leaves_the_successor_alone() {
     let lock = Lock::global("k");
     let nap = request("demo.sleep", json!({"ms": 500}));
     let call = sleeps.start_ask(lock.around(nap, "napper", SECOND));
-    // Through the same node, so that it has its grant before it sleeps.
+    // Through the same node, and a few more requests, so that it has its grant before it sleeps.
     sleeps.until_locked(&lock.full_key());
+    for _ in 0..20 {
+        sleeps.ask(&lock.status());
+    }
     sleeps.pause();
     let successor = Waiter::start(&lives, &lock, "successor", HOUR);
     let successor = successor.granted_within(SECOND + MARGIN);

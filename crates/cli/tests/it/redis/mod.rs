@@ -11,3 +11,4 @@ mod protected;
 mod set_up;
 mod sharing;
 mod silent_channel;
+mod store_wait;

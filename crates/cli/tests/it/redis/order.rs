@@ -52,8 +52,10 @@ fn fences_that_run_out_are_warned_about_also_for_one_who_waited() {
     let node = node(&redis.url());
     let lock = Lock::global("k");
     let held = take(&node, &lock, "holder", HOUR);
-    let counter = redis.cli(&["KEYS", "*:fence"]);
-    redis.cli(&["HSET", counter.trim(), "fence", "90000000000000"]);
+    let set = "local lane = cmsgpack.unpack(redis.call('GET', KEYS[1]))
+        lane[2] = 90000000000001
+        redis.call('SET', KEYS[1], cmsgpack.pack(lane))";
+    redis.cli(&["EVAL", set, "1", "forrst:meta"]);
     let waiter = Waiter::start(&node, &lock, "waiter", HOUR);
     give_back(&node, &lock, &held);
     assert_eq!(waiter.granted_within(MINUTE).fence, 90_000_000_000_001);

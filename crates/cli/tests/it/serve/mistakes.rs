@@ -35,6 +35,7 @@ fn wrong_flags_and_values() {
         (&["--max-ttl", "0s"], &["--max-ttl", "0s"]),
         (&["--max-block", "-1s"], &["-1"]),
         (&["--drain-timeout", "never"], &["--drain-timeout", "never"]),
+        (&["--store-wait", "soon"], &["--store-wait", "soon", "30s"]),
         (
             &["--remember-releases", "500ms"],
             &["--remember-releases", "500ms", "1s", "1h"],
@@ -89,6 +90,7 @@ fn wrong_files() {
         ("max_ttl = '1h'", &["forrst.toml", "max_ttl", "max-ttl"]),
         ("max-ttl = 5", &["forrst.toml", "max-ttl"]),
         ("max-ttl = 'soon'", &["forrst.toml", "max-ttl", "soon"]),
+        ("store-wait = 30", &["forrst.toml", "store-wait"]),
         ("\nmax-body = '1GB'", &["forrst.toml", "2", "max-body"]),
         ("demo = 'yes'", &["forrst.toml", "demo"]),
         ("log-format = 'xml'", &["forrst.toml", "xml", "json"]),
@@ -195,6 +197,7 @@ fn help_says_what_can_be_set() {
         "listen",
         "unix",
         "store",
+        "store-wait",
         "demo",
         "max-ttl",
         "max-block",

@@ -7,12 +7,14 @@ use std::time::Duration;
 use forrst_lock::model::Acquired;
 use forrst_lock::{Lease, LockStore, LockStoreExt, StoreError, Ttl};
 use forrst_stores::{RedisOptions, RedisStore};
-use forrst_testkit::RedisReplicas;
+use forrst_testkit::{RedisOptions as ServerOptions, RedisReplicas};
 use tokio::task::JoinSet;
 
-use crate::redis_faults::ground::{acquire, call, granted, hears, held, release, take, wait};
+use crate::redis_faults::ground::{
+    acquire, call, granted, held, release, take, until, wait, woken,
+};
 
-/// A replica that has just come takes its time for the first answer.
+/// A new replica needs some time for its first answer.
 async fn first_lease(store: &RedisStore) -> Lease {
     for number in 0..10 {
         let acquired = acquire(store, call(&format!("first {number}"), "a")).await;
@@ -38,7 +40,7 @@ async fn a_grant_counts_only_when_enough_replicas_have_it() {
     let lease = take(&store, "k").await;
     let waiting = wait(&store, call("k", "b")).await;
     release(&store, &lease).await;
-    let wake = hears(&store, "k", waiting).await;
+    let wake = woken(&store, "k", waiting).await;
     release(&store, granted(&wake)).await;
 
     replicas.replicas()[0].pause();
@@ -51,7 +53,7 @@ async fn a_grant_counts_only_when_enough_replicas_have_it() {
 }
 
 #[tokio::test]
-async fn a_replica_that_stands_still_holds_up_nothing_but_grants() {
+async fn a_replica_that_hangs_delays_only_grants_and_extensions() {
     let replicas = RedisReplicas::alone();
     let options = RedisOptions {
         wait: 1,
@@ -62,10 +64,10 @@ async fn a_replica_that_stands_still_holds_up_nothing_but_grants() {
     let lease = first_lease(&store).await;
     replicas.replicas()[0].pause();
     let failed = Arc::new(AtomicUsize::new(0));
-    let mut crowd = JoinSet::new();
+    let mut callers = JoinSet::new();
     for number in 0..16 {
         let (store, failed) = (store.clone(), failed.clone());
-        crowd.spawn(async move {
+        callers.spawn(async move {
             for round in 0.. {
                 let key = format!("{number} {round}");
                 let refused = acquire(&store, call(&key, "a")).await;
@@ -76,11 +78,48 @@ async fn a_replica_that_stands_still_holds_up_nothing_but_grants() {
         });
     }
     while failed.load(Ordering::Relaxed) < 64 {
-        let ttl = Ttl::new(Duration::from_secs(3600)).unwrap();
-        let extended = store.extend(held(&lease), ttl).await.unwrap();
-        assert!(extended.outcome.is_ok(), "{:?}", extended.outcome);
         let status = store.inspect(lease.name()).await.unwrap().outcome;
         assert!(status.holder().is_some());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    let ttl = Ttl::new(Duration::from_secs(3600)).unwrap();
+    let extended = store.extend(held(&lease), ttl).await;
+    assert!(
+        matches!(extended, Err(StoreError::MaybeDone(_))),
+        "{extended:?}"
+    );
+    release_extended(&store, &lease).await;
+}
+
+/// Whether or not its extension has run.
+async fn release_extended(store: &RedisStore, lease: &Lease) {
+    let released = store.release(held(lease)).await.unwrap().outcome;
+    assert_eq!(released.unwrap().fence, lease.fence);
+}
+
+/// Nobody can tell the old primary, which goes on as if nothing had happened.
+#[tokio::test]
+async fn a_node_leaves_a_primary_when_the_sentinels_name_another() {
+    let deaf = [
+        "--rename-command",
+        "REPLICAOF",
+        "",
+        "--rename-command",
+        "SLAVEOF",
+        "",
+    ];
+    let primary = ServerOptions::default().arguments(&deaf);
+    let mut replicas = RedisReplicas::start_with(primary, vec![ServerOptions::default()], 1);
+    let store = RedisStore::open(&replicas.url(), &RedisOptions::default()).await;
+    let store = store.unwrap();
+    take(&store, "before").await;
+    replicas.promote_a_replica();
+    let new = replicas.until_failed_over();
+    until("the new primary grants", async || {
+        let _ = acquire(&store, call("after", "a")).await;
+        new.cli(&["KEYS", "*:lock:after"]).contains("after")
+    })
+    .await;
+    let role = replicas.primary().cli(&["INFO", "replication"]);
+    assert!(role.contains("role:master"), "{role}");
 }

@@ -1,5 +1,4 @@
-//! Redis stands still, or nothing comes through to it, while all connections stay open. With the timeout that everybody has
-//! who did not choose another, and callers who keep coming.
+//! Redis hangs, or nothing gets through to it, while all connections stay open: with the default timeout, and under load.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +11,16 @@ use tokio::time::sleep;
 
 use crate::redis_faults::ground::{acquire, call, name, open, release, take, take_again, until};
 
-/// Callers that do not wait for each other: there is never a moment without something to write.
-struct Crowd(#[allow(dead_code, reason = "it ends with this")] JoinSet<()>);
+/// Callers that do not wait for each other, so that there is always something to write. Ends when dropped.
+struct Load {
+    _callers: JoinSet<()>,
+}
 
-impl Crowd {
+impl Load {
     fn on(store: &Arc<RedisStore>) -> Self {
-        let mut crowd = JoinSet::new();
+        let mut callers = JoinSet::new();
         let store = store.clone();
-        crowd.spawn(async move {
+        callers.spawn(async move {
             let mut calls = JoinSet::new();
             loop {
                 let store = store.clone();
@@ -28,26 +29,26 @@ impl Crowd {
                 sleep(Duration::from_millis(20)).await;
             }
         });
-        Self(crowd)
+        Self { _callers: callers }
     }
 }
 
-/// Whether calls fail without being sent: nobody waits for one who does not answer.
+/// Whether calls fail without being sent.
 async fn fails_at_once(store: &RedisStore) -> bool {
     let answer = acquire(store, call("k", "late")).await;
     match answer {
         Err(StoreError::NotDone(_)) => true,
         Err(StoreError::MaybeDone(_)) => false,
-        other => panic!("nobody can have answered: {other:?}"),
+        other => panic!("there cannot be an answer: {other:?}"),
     }
 }
 
 #[tokio::test]
-async fn a_redis_that_stands_still_is_given_up() {
+async fn a_redis_that_hangs_is_given_up() {
     let redis = RedisServer::start();
     let store = Arc::new(open(&redis).await);
     take(&store, "held").await;
-    let _crowd = Crowd::on(&store);
+    let _load = Load::on(&store);
     redis.pause();
     until("it is given up", async || fails_at_once(&store).await).await;
     redis.resume();
@@ -55,12 +56,12 @@ async fn a_redis_that_stands_still_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_link_where_everything_gets_lost_is_given_up() {
+async fn a_link_that_loses_everything_is_given_up() {
     let redis = RedisServer::start();
     let proxy = Proxy::start(redis.port());
     let store = RedisStore::open(&proxy.url(), &RedisOptions::default()).await;
     let store = Arc::new(store.unwrap());
-    let _crowd = Crowd::on(&store);
+    let _load = Load::on(&store);
     for way in [Way::ToServer, Way::ToClient] {
         proxy.swallow(way, Traffic::All);
         until("it is given up", async || fails_at_once(&store).await).await;
@@ -71,28 +72,34 @@ async fn a_link_where_everything_gets_lost_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_primary_that_stands_still_is_left_for_the_one_that_sentinels_put_in_its_place() {
+async fn a_primary_that_hangs_is_replaced_by_the_one_that_sentinels_promote() {
     let mut replicas = RedisReplicas::start(1, 3);
     let store = RedisStore::open(&replicas.url(), &RedisOptions::default()).await;
     let store = Arc::new(store.unwrap());
     take(&store, "held").await;
-    let _crowd = Crowd::on(&store);
+    let _load = Load::on(&store);
     replicas.primary().pause();
     take_again(&store, "again").await;
 }
 
 #[tokio::test]
-async fn a_store_that_is_gone_leaves_no_connection_behind() {
+async fn a_store_that_is_dropped_leaves_no_connection_behind() {
     let redis = RedisServer::start();
     let connections = || redis.cli(&["CLIENT", "LIST"]).lines().count();
-    let nobody = connections();
+    let before = connections();
     let store = open(&redis).await;
     take(&store, "k").await;
-    assert!(connections() > nobody);
+    assert!(connections() > before);
     drop(store);
-    until("nobody is connected", async || connections() == nobody).await;
-    redis.cli(&["SET", "forrst:format", "4"]);
+    until("its connections are closed", async || {
+        connections() == before
+    })
+    .await;
+    redis.cli(&["SET", "forrst:format", "5"]);
     let refused = RedisStore::open(&redis.url(), &RedisOptions::default()).await;
     assert!(refused.is_err());
-    until("nobody is connected", async || connections() == nobody).await;
+    until("its connections are closed", async || {
+        connections() == before
+    })
+    .await;
 }

@@ -1,4 +1,4 @@
-//! Who waits is served, in turn, whatever becomes of messages and of nodes.
+//! Waiters are served in their order, whatever happens to messages and nodes.
 
 use std::time::Duration;
 
@@ -7,15 +7,13 @@ use forrst_testkit::RedisServer;
 use tokio::time::{sleep, timeout};
 
 use crate::redis_faults::ground::{
-    PATIENCE, call, granted, hears, inspect, name, open, release, take, wait,
+    PATIENCE, call, forget_queue, granted, inspect, name, open, release, take, until, wait, woken,
 };
 
+/// As after all nodes were considered dead, and their waiters passed over.
 fn forget_who_waits(redis: &RedisServer, key: &str) {
-    let [queue, waiters] = ["queue", "waiters"].map(|kind| {
-        let found = redis.cli(&["KEYS", &format!("*{kind}:lock:{key}")]);
-        found.trim().to_owned()
-    });
-    redis.cli(&["DEL", &queue, &waiters]);
+    forget_queue(redis, key);
+    redis.cli(&["DEL", "forrst:nodes"]);
 }
 
 #[tokio::test]
@@ -25,38 +23,40 @@ async fn a_grant_to_a_node_that_has_just_died_goes_on_within_seconds() {
     let lease = take(&alive, "k").await;
     let _unheard = wait(&dying, call("k", "b")).await;
     let behind = wait(&alive, call("k", "c")).await;
-    // Its name stays in the queue, and as far as Redis knows it is well.
+    // Its call stays in the queue, and the node still counts as alive.
     drop(dying);
     release(&alive, &lease).await;
     let status = inspect(&alive, "k").await;
     assert_eq!(status.holder().unwrap().owner.as_str(), "b");
-    let wake = hears(&alive, "k", behind).await;
+    let wake = woken(&alive, "k", behind).await;
     assert_eq!(granted(&wake).owner.as_str(), "c");
 }
 
 #[tokio::test]
-async fn a_waiter_that_redis_has_forgotten_gets_its_place_back() {
+async fn a_waiter_that_redis_has_lost_gets_its_position_back() {
     let redis = RedisServer::start();
     let (one, other) = (open(&redis).await, open(&redis).await);
     let lease = take(&one, "k").await;
     let first = wait(&one, call("k", "first")).await;
     forget_who_waits(&redis, "k");
-    // Places are by time, to the millisecond; in an empty queue nothing else says who was first.
+    // Positions are by the time of arrival; in an empty queue nothing else decides which call was first.
     sleep(Duration::from_millis(2)).await;
     let mut second = wait(&other, call("k", "second")).await;
-    one.settle(&name("k")).await.unwrap();
+    until("it is there again", async || {
+        inspect(&one, "k").await.waiters == 2
+    })
+    .await;
     release(&one, &lease).await;
-    let wake = hears(&one, "k", first).await;
+    let wake = woken(&one, "k", first).await;
     assert_eq!(granted(&wake).owner.as_str(), "first");
     assert!(second.wake.try_recv().is_err());
     release(&other, granted(&wake)).await;
-    let wake = hears(&other, "k", second).await;
+    let wake = woken(&other, "k", second).await;
     assert_eq!(granted(&wake).owner.as_str(), "second");
 }
 
-/// As after a node has stood still for so long that all its waiters were passed by.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn waiters_that_redis_has_forgotten_come_back_in_their_order() {
+async fn waiters_that_redis_has_lost_come_back_in_their_order() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
     for round in 0..10 {
@@ -69,7 +69,7 @@ async fn waiters_that_redis_has_forgotten_come_back_in_their_order() {
         forget_who_waits(&redis, &key);
         release(&store, &lease).await;
         for (number, wake) in waiting.into_iter().enumerate() {
-            let wake = hears(&store, &key, wake).await;
+            let wake = woken(&store, &key, wake).await;
             let lease = granted(&wake);
             assert_eq!(lease.owner.as_str(), number.to_string());
             release(&store, lease).await;
@@ -78,7 +78,7 @@ async fn waiters_that_redis_has_forgotten_come_back_in_their_order() {
 }
 
 #[tokio::test]
-async fn a_crowd_that_redis_has_forgotten_comes_back_as_a_whole() {
+async fn a_long_queue_that_redis_has_lost_comes_back_completely() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
     take(&store, "k").await;
@@ -87,16 +87,19 @@ async fn a_crowd_that_redis_has_forgotten_comes_back_as_a_whole() {
         waiting.push(wait(&store, call("k", &format!("{number}"))).await);
     }
     forget_who_waits(&redis, "k");
-    store.settle(&name("k")).await.unwrap();
+    until("all are there again", async || {
+        inspect(&store, "k").await.waiters == 100
+    })
+    .await;
     let queue = store.queue(&name("k"), 200).await.unwrap().outcome;
     let owners: Vec<&str> = queue.iter().map(|waiting| waiting.owner.as_str()).collect();
     let expected: Vec<String> = (0..100).map(|number| number.to_string()).collect();
     assert_eq!(owners, expected);
 }
 
-/// No look at the key helps it: it finds out by what Redis says when it confirms.
+/// Without a settle: the answer to its confirmation says so.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_whose_lease_was_ended_before_it_knew_asks_again_at_once() {
+async fn a_waiter_whose_lease_was_ended_before_it_knew_waits_again_at_once() {
     let redis = RedisServer::start();
     let (one, other) = (open(&redis).await, open(&redis).await);
     for _ in 0..20 {
@@ -108,8 +111,10 @@ async fn a_waiter_whose_lease_was_ended_before_it_knew_asks_again_at_once() {
             .unwrap()
             .outcome
             .unwrap();
-        let wake = timeout(PATIENCE, call.wake).await.expect("news in time");
-        // It may have known, and then that was its lease.
+        let wake = timeout(PATIENCE, call.wake)
+            .await
+            .expect("a wake-up in time");
+        // If it knew in time, that was its lease.
         let _ = other.force_release(&name("k"), None).await.unwrap();
         granted(&wake.unwrap());
     }
