@@ -6,6 +6,7 @@
 
 mod connection;
 mod operations;
+mod schedule;
 mod timer;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use hdrhistogram::Histogram;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
 
-pub(crate) use operations::repeat;
+pub(crate) use operations::{repeat, repeat_at};
 
 use crate::process::CpuTime;
 use crate::serve::Address;

@@ -32,6 +32,7 @@ Examples:
   forrst-bench --quick                 everything once, in less than 2 minutes
   forrst-bench ours --repetitions 9    one section, with a smaller error
   forrst-bench floors peers --json -   two sections, for a program to read
+  forrst-bench redis                   the goals of the Redis store, in two minutes
   forrst-bench --chart bench.svg       a picture as well
   forrst-bench --instructions          compare instruction counts with those in
                                        bench/instructions.json
@@ -127,6 +128,8 @@ pub(crate) enum Section {
     Instructions,
     /// CPU that the Redis process spends on a lock, and on contended locks that nobody asks about
     StoreCost,
+    /// The goals of the Redis store, as ratios to bare clients of the same Redis, and how many operations a call carries
+    Redis,
 }
 
 impl Section {
@@ -138,6 +141,7 @@ impl Section {
             Self::Scale => "scale",
             Self::Instructions => "instructions",
             Self::StoreCost => "store-cost",
+            Self::Redis => "redis",
         }
     }
 }

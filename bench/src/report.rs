@@ -1,12 +1,14 @@
 //! Tables: what was measured, as medians with their spread, for people and for machines.
 
 mod chart;
+mod goal;
 
 use std::fmt::Write as _;
 
 use serde::{Serialize, Serializer};
 
 pub(crate) use chart::svg;
+pub(crate) use goal::{Goal, Limit};
 
 /// The values of all repetitions.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -41,6 +43,8 @@ pub(crate) enum Unit {
     Count,
     Bytes,
     Percent,
+    /// Each row has its own.
+    OfRow,
 }
 
 impl Unit {
@@ -53,6 +57,7 @@ impl Unit {
             Self::Count if value < 100.0 => format!("{value:.1}"),
             Self::Count => format!("{value:.0}"),
             Self::Percent => format!("{value:.1}"),
+            Self::OfRow => value.to_string(),
         }
     }
 }
@@ -110,6 +115,8 @@ impl Column {
 pub(crate) enum Row {
     /// A number for each column, where there is one.
     Numbers(Vec<Option<Spread>>),
+    /// Of a table with [`Goal::COLUMNS`].
+    Goal(Goal),
     /// Why there are none.
     Reason(String),
 }
@@ -118,6 +125,7 @@ impl Serialize for Row {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Numbers(cells) => cells.serialize(serializer),
+            Self::Goal(goal) => goal.serialize(serializer),
             Self::Reason(reason) => reason.serialize(serializer),
         }
     }
@@ -147,6 +155,7 @@ impl Table {
                     let shown = self.columns.iter().zip(numbers);
                     cells.extend(shown.map(|(column, cell)| column.show(*cell)));
                 }
+                Row::Goal(goal) => cells.extend(goal.cells()),
                 Row::Reason(reason) => {
                     cells.push(reason.replace(['\n', '|'], " "));
                     cells.resize(self.columns.len() + 1, String::new());

@@ -1,9 +1,11 @@
 //! The sections, and what they have in common.
 
+mod command_stats;
 mod floors;
 mod instructions;
 mod ours;
 mod peers;
+mod redis;
 mod scale;
 mod store_cost;
 mod strace;
@@ -115,6 +117,7 @@ impl Bench<'_> {
             Section::Scale => scale::measure(self).await,
             Section::Instructions => instructions::measure(self, saves),
             Section::StoreCost => store_cost::measure(self).await,
+            Section::Redis => redis::measure(self).await,
         }
     }
 }

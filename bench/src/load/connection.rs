@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::timer::Timer;
+use super::schedule::Schedule;
 use super::{Pace, Tally, Window};
 use crate::wire::{Codec, Decoded};
 
@@ -27,7 +27,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
     let mut connection = Connection {
-        schedule: Schedule::of(&plan),
+        schedule: Schedule::of(plan.pace, plan.window, plan.number, plan.connections),
         free: (0..plan.slots).rev().collect(),
         due: vec![None; plan.slots],
         serial: plan.first_serial,
@@ -100,7 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Connection<S> {
         }
         let now = Instant::now();
         while let Some(slot) = self.free.last().copied()
-            && let Some(due) = self.schedule.next(now, self.plan.window)
+            && let Some(due) = self.schedule.next(now)
         {
             self.free.pop();
             self.due[slot] = Some(due);
@@ -131,20 +131,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Connection<S> {
     }
 
     fn record(&mut self, due: Instant, now: Instant) {
-        let counts = match self.plan.pace {
-            Pace::Closed => self.plan.window.contains(now),
-            // However late its answer is: leaving it out would leave out the slowest.
-            Pace::Open { .. } => self.plan.window.contains(due),
-            Pace::Count(_) => true,
-        };
-        if counts {
+        if self.schedule.counts(due, now) {
             self.tally.record(now - due);
         }
     }
 
     fn is_done(&self) -> bool {
         let none_under_way = self.free.len() == self.plan.slots;
-        none_under_way && self.schedule.is_over(self.plan.window)
+        none_under_way && self.schedule.is_over()
     }
 
     /// What was due and has no answer has waited until now at least.
@@ -153,68 +147,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Connection<S> {
         for due in std::mem::take(&mut self.due).into_iter().flatten() {
             self.record(due, now);
         }
-        while let Some(due) = self.schedule.next(now, self.plan.window) {
+        while let Some(due) = self.schedule.next(now) {
             self.record(due, now);
-        }
-    }
-}
-
-/// When requests are due.
-enum Schedule {
-    AtOnce,
-    Regularly { next: Instant, interval: Duration },
-    Remaining(u64),
-}
-
-impl Schedule {
-    fn of(plan: &Plan) -> Self {
-        match plan.pace {
-            Pace::Closed => Self::AtOnce,
-            Pace::Count(count) => Self::Remaining(count / plan.connections as u64),
-            Pace::Open { per_second } => {
-                let interval = Duration::from_secs_f64(plan.connections as f64 / per_second);
-                // Those of all connections together are evenly spread.
-                let offset = interval.mul_f64(plan.number as f64 / plan.connections as f64);
-                Self::Regularly {
-                    next: Instant::now() + offset,
-                    interval,
-                }
-            }
-        }
-    }
-
-    fn timer(&self) -> std::io::Result<Option<Timer>> {
-        let Self::Regularly { next, interval } = self else {
-            return Ok(None);
-        };
-        let first = next.saturating_duration_since(Instant::now());
-        Timer::start(first, *interval).map(Some)
-    }
-
-    /// Since when another request is due, if one is.
-    fn next(&mut self, now: Instant, window: Window) -> Option<Instant> {
-        match self {
-            Self::AtOnce => (now < window.closes).then_some(now),
-            Self::Regularly { next, interval } => {
-                let due = *next;
-                let is_due = due <= now && due < window.closes;
-                is_due.then(|| {
-                    *next += *interval;
-                    due
-                })
-            }
-            Self::Remaining(count) => {
-                *count = count.checked_sub(1)?;
-                Some(now)
-            }
-        }
-    }
-
-    fn is_over(&self, window: Window) -> bool {
-        match self {
-            Self::AtOnce => Instant::now() >= window.closes,
-            Self::Regularly { next, .. } => *next >= window.closes,
-            Self::Remaining(count) => *count == 0,
         }
     }
 }

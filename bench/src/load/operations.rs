@@ -5,10 +5,26 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use super::{Measured, Tally, Watched, Window, first_serial, measure};
+use super::schedule::Schedule;
+use super::{Measured, Pace, Tally, Watched, Window, first_serial, measure};
 
 /// A closed loop of `operation(caller, serial)`.
 pub(crate) async fn repeat<F, Fut>(
+    callers: usize,
+    duration: Duration,
+    watched: Watched<u32>,
+    operation: F,
+) -> Result<Measured, String>
+where
+    F: Fn(usize, u64) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), String>> + Send,
+{
+    repeat_at(Pace::Closed, callers, duration, watched, operation).await
+}
+
+/// The same at any pace. An operation that is due while its caller is busy waits for it.
+pub(crate) async fn repeat_at<F, Fut>(
+    pace: Pace,
     callers: usize,
     duration: Duration,
     watched: Watched<u32>,
@@ -24,18 +40,23 @@ where
     for caller in 0..callers {
         let operation = operation.clone();
         tasks.spawn(async move {
+            let failed = |error| format!("no timer: {error}");
+            let mut schedule = Schedule::of(pace, window, caller, callers);
+            let timer = schedule.timer().map_err(failed)?;
             let mut tally = Tally::new();
             let mut serial = first_serial();
             loop {
-                let started = Instant::now();
-                if started >= window.closes {
+                if let Some(due) = schedule.next(Instant::now()) {
+                    serial += 1;
+                    operation(caller, serial).await?;
+                    let now = Instant::now();
+                    if schedule.counts(due, now) {
+                        tally.record(now - due);
+                    }
+                } else if schedule.is_over() {
                     return Ok(tally);
-                }
-                serial += 1;
-                operation(caller, serial).await?;
-                let now = Instant::now();
-                if window.contains(now) {
-                    tally.record(now - started);
+                } else if let Some(timer) = &timer {
+                    timer.tick().await.map_err(failed)?;
                 }
             }
         });

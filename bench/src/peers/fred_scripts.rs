@@ -9,11 +9,12 @@ use fred::types::{Builder, ClusterHash, CustomCommand, Value};
 use fred::util::sha1_hash;
 
 use super::{ACQUIRE, RELEASE, TTL, failed};
-use crate::load::{Measured, Watched, repeat};
+use crate::load::{Measured, Pace, Watched, repeat_at};
 
 /// Acquire with a fence, then release.
 pub(crate) async fn with_fence(
     url: &str,
+    pace: Pace,
     callers: usize,
     duration: Duration,
     watched: Watched<u32>,
@@ -25,7 +26,7 @@ pub(crate) async fn with_fence(
         run(&client, "SCRIPT", vec!["LOAD".into(), script.into()]).await?;
     }
     let hashes = [sha1_hash(ACQUIRE), sha1_hash(RELEASE)];
-    let measured = repeat(callers, duration, watched, {
+    let measured = repeat_at(pace, callers, duration, watched, {
         let client = client.clone();
         move |_, serial| {
             let (client, [acquire, release]) = (client.clone(), hashes.clone());

@@ -76,10 +76,7 @@ pub(crate) async fn hand_overs(
     duration: Duration,
     watched: Watched<u32>,
 ) -> Result<Measured, String> {
-    let mut connections = Vec::new();
-    for _ in 0..callers {
-        connections.push(connect(url).await?);
-    }
+    let connections = connections(url, callers).await?;
     let release = Arc::new(Script::new(RELEASE_AND_SIGNAL));
     repeat(callers, duration, watched, move |caller, serial| {
         let (mut connection, release) = (connections[caller].clone(), release.clone());
@@ -100,6 +97,41 @@ pub(crate) async fn hand_overs(
         }
     })
     .await
+}
+
+/// One token for all: BLPOP takes it, and LPUSH hands it to the caller that has waited longest. Without a lease and a fence, it is
+/// the least that a hand-over in Redis needs.
+pub(crate) async fn token_passes(
+    url: &str,
+    callers: usize,
+    duration: Duration,
+    watched: Watched<u32>,
+) -> Result<Measured, String> {
+    let connections = connections(url, callers).await?;
+    let mut first = connections[0].clone();
+    let reset = redis::pipe().del("token").lpush("token", 1).to_owned();
+    let _: (i64, i64) = reset.query_async(&mut first).await.map_err(failed)?;
+    repeat(callers, duration, watched, move |caller, _| {
+        let mut connection = connections[caller].clone();
+        async move {
+            let mut pop = redis::cmd("BLPOP");
+            let pop = pop.arg("token").arg(0);
+            let (key, token): (String, String) =
+                pop.query_async(&mut connection).await.map_err(failed)?;
+            let mut push = redis::cmd("LPUSH");
+            let push = push.arg(key).arg(token);
+            push.query_async(&mut connection).await.map_err(failed)
+        }
+    })
+    .await
+}
+
+async fn connections(url: &str, count: usize) -> Result<Vec<MultiplexedConnection>, String> {
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        connections.push(connect(url).await?);
+    }
+    Ok(connections)
 }
 
 async fn connect(url: &str) -> Result<MultiplexedConnection, String> {

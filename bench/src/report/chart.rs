@@ -14,6 +14,14 @@ pub(crate) fn svg(tables: &[Table]) -> String {
     let mut bars = String::new();
     let mut top = 10.0;
     for table in tables {
+        // Rows with units of their own have no scale in common.
+        if table
+            .columns
+            .iter()
+            .any(|column| column.unit == Unit::OfRow)
+        {
+            continue;
+        }
         // What is compared is the ratio, where there is one.
         let is_ratio = |column: &super::Column| column.unit == Unit::Ratio;
         let column = table.columns.iter().position(is_ratio).unwrap_or(0);
@@ -30,7 +38,7 @@ pub(crate) fn svg(tables: &[Table]) -> String {
                 .copied()
                 .flatten()
                 .map(|cell| (label, cell)),
-            Row::Reason(_) => None,
+            Row::Goal(_) | Row::Reason(_) => None,
         });
         let numbers: Vec<_> = numbers.collect();
         let largest = numbers

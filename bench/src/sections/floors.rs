@@ -27,10 +27,7 @@ pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
     let variants = floors.map(|(name, served, transport)| {
         let subject = Subject::new(served, transport, echo());
         let label = format!("{name}, {}", transport.name());
-        Variant::new(label, move || {
-            let subject = subject.clone();
-            async move { subject.drive(CALLERS, Pace::Closed, duration).await }
-        })
+        Variant::drive(label, subject, CALLERS, Pace::Closed, duration)
     });
     let outcomes = bench.in_turns(variants.into()).await;
     Ok(vec![throughput(

@@ -114,10 +114,8 @@ impl Servers {
                 (transport, _) => transport.name(),
             };
             let label = label(name, way);
-            variants.push(Variant::new(label, move || {
-                let subject = subject.clone();
-                async move { subject.drive(callers, Pace::Closed, duration).await }
-            }));
+            let pace = Pace::Closed;
+            variants.push(Variant::drive(label, subject, callers, pace, duration));
         };
         add(self.hyper.name, self.hyper.subject(Transport::Http1));
         for case in &self.ours {
@@ -193,11 +191,8 @@ impl Servers {
                 let per_second = (slower * part).max(100.0);
                 let pace = Pace::Open { per_second };
                 let at_rate = |name: &str, subject: &Subject| {
-                    let subject = subject.clone();
-                    Variant::new(format!("{name}, {share}"), move || {
-                        let subject = subject.clone();
-                        async move { subject.drive(CALLERS, pace, duration).await }
-                    })
+                    let label = format!("{name}, {share}");
+                    Variant::drive(label, subject.clone(), CALLERS, pace, duration)
                 };
                 let pair = vec![at_rate("hyper", &hyper), at_rate(case.name, &ours)];
                 let outcomes = bench.in_turns(pair).await;

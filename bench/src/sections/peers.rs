@@ -1,5 +1,7 @@
 //! How others lock, on the same machine and the same stores.
 
+use std::sync::Arc;
+
 use super::variants::{Outcome, Variant};
 use super::{Bench, CALLERS, Redis, forrst};
 use crate::load::{Pace, Watched};
@@ -7,7 +9,7 @@ use crate::peers::etcd::Etcd;
 use crate::peers::postgres::Postgres;
 use crate::peers::{fred_scripts, redis_rs, rslock};
 use crate::report::{Column, Table, Unit};
-use crate::serve::Store;
+use crate::serve::{Served, Store};
 use crate::subject::{Subject, Transport};
 use crate::wire::{SERIAL, locked_echo};
 
@@ -19,15 +21,6 @@ pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
         cycles(bench, &redis, &postgres, &etcd).await?,
         hand_overs(bench, &redis, &postgres, &etcd).await?,
     ])
-}
-
-/// A variant of ours.
-fn ours<'a>(label: &str, bench: &Bench<'_>, subject: Subject) -> Variant<'a> {
-    let duration = bench.effort.duration();
-    Variant::new(label, move || {
-        let subject = subject.clone();
-        async move { subject.drive(CALLERS, Pace::Closed, duration).await }
-    })
 }
 
 async fn cycles(
@@ -58,7 +51,7 @@ async fn cycles(
             redis_rs::without_fence(url, CALLERS, duration, watched)
         }),
         Variant::new("Redis: fred, with fence", move || {
-            fred_scripts::with_fence(url, CALLERS, duration, watched)
+            fred_scripts::with_fence(url, Pace::Closed, CALLERS, duration, watched)
         }),
         Variant::new("Redis: rslock", move || {
             rslock::cycles(url, CALLERS, duration, watched)
@@ -88,11 +81,9 @@ async fn cycles(
             if matches!(store, Store::Redis { .. }) {
                 subject.store = Some(redis.pid);
             }
-            variants.push(ours(
-                &format!("{label}, {}", transport.name()),
-                bench,
-                subject,
-            ));
+            let label = format!("{label}, {}", transport.name());
+            let pace = Pace::Closed;
+            variants.push(Variant::drive(label, subject, CALLERS, pace, duration));
         }
     }
     let outcomes = bench.in_turns(variants).await;
@@ -113,13 +104,14 @@ async fn hand_overs(
     let duration = bench.effort.duration();
     let url = &redis.url();
     let watched = Watched::store(redis.pid);
-    let mut variants = vec![Variant::new(
-        "Redis: SET NX, and BLPOP of a signal",
-        move || redis_rs::hand_overs(url, CALLERS, duration, watched),
-    )];
-    variants.push(Variant::new("Redis: rslock, polling", move || {
-        rslock::hand_overs(url, CALLERS, duration, watched)
-    }));
+    let mut variants = vec![
+        Variant::new("Redis: SET NX, and BLPOP of a signal", move || {
+            redis_rs::hand_overs(url, CALLERS, duration, watched)
+        }),
+        Variant::new("Redis: rslock, polling", move || {
+            rslock::hand_overs(url, CALLERS, duration, watched)
+        }),
+    ];
     match postgres {
         Ok(postgres) => variants.push(Variant::new("PostgreSQL: advisory lock", move || {
             postgres.advisory(true, CALLERS, duration)
@@ -132,7 +124,6 @@ async fn hand_overs(
         })),
         Err(reason) => variants.push(Variant::missing("etcd: lock", reason)),
     }
-    let hot = locked_echo("hot", Some(25));
     let stores = [
         ("ours: Redis, one node", redis.store()),
         (
@@ -145,13 +136,19 @@ async fn hand_overs(
     ];
     for (label, store) in stores {
         let served = forrst(&store)?;
-        let mut subject = Subject::new(&served, Transport::Unix, hot.clone());
+        let mut subject = waiting(&served);
         if matches!(store, Store::Redis { .. }) {
             subject.store = Some(redis.pid);
         }
-        variants.push(ours(label, bench, subject));
+        variants.push(Variant::drive(
+            label,
+            subject,
+            CALLERS,
+            Pace::Closed,
+            duration,
+        ));
     }
-    variants.push(two_nodes(bench, redis, &hot)?);
+    variants.push(two_nodes("ours: Redis, two nodes", bench, redis)?);
     let outcomes = bench.in_turns(variants).await;
     Ok(table(
         format!("Peers: hand-overs of one lock between {CALLERS} callers"),
@@ -161,19 +158,26 @@ async fn hand_overs(
     ))
 }
 
-/// Half of the callers on each of two servers.
-fn two_nodes<'a>(
+/// Callers that wait for one lock.
+pub(super) fn waiting(served: &Arc<Served>) -> Subject {
+    Subject::new(served, Transport::Unix, locked_echo("hot", Some(25)))
+}
+
+/// Half of the callers on each of two servers, all for one lock.
+pub(super) fn two_nodes<'a>(
+    label: &str,
     bench: &Bench<'_>,
     redis: &Redis,
-    hot: &serde_json::Value,
 ) -> Result<Variant<'a>, String> {
     let duration = bench.effort.duration();
     let nodes = [forrst(&redis.store())?, forrst(&redis.store())?];
     let pid = redis.pid;
-    let subjects = nodes.map(|node| Subject::new(&node, Transport::Unix, hot.clone()));
-    Ok(Variant::new("ours: Redis, two nodes", move || {
-        let [mut first, mut second] = subjects.clone();
-        (first.store, second.store) = (Some(pid), Some(pid));
+    let subjects = nodes.map(|node| Subject {
+        store: Some(pid),
+        ..waiting(&node)
+    });
+    Ok(Variant::new(label, move || {
+        let [first, second] = subjects.clone();
         async move {
             let half = CALLERS / 2;
             let (first, second) = tokio::join!(

@@ -118,10 +118,7 @@ async fn cycles(bench: &Bench<'_>, servers: &[Filled], rows_are: &'static str) -
     let duration = bench.effort.duration();
     let variants = servers.iter().map(|Filled { count, served, .. }| {
         let subject = Subject::new(served, Transport::Http1, locked_echo(SERIAL, None));
-        Variant::new(count.to_string(), move || {
-            let subject = subject.clone();
-            async move { subject.drive(CALLERS, Pace::Closed, duration).await }
-        })
+        Variant::drive(count.to_string(), subject, CALLERS, Pace::Closed, duration)
     });
     let outcomes = bench.in_turns(variants.collect()).await;
     let rows = outcomes.iter().zip(servers).map(|(outcome, filled)| {

@@ -8,7 +8,7 @@ use forrst_stores::{OpenOptions, open};
 
 use super::variants::Variant;
 use super::{Bench, Redis, forrst};
-use crate::load::{Measured, Pace, Watched, repeat};
+use crate::load::{Measured, Pace, Watched, repeat_at};
 use crate::peers::{failed, fred_scripts};
 use crate::process::CpuTime;
 use crate::report::{Column, Row, Spread, Table, Unit};
@@ -37,16 +37,20 @@ async fn each_cycle(bench: &Bench<'_>) -> Result<Table, String> {
             Variant::new(
                 format!("bare fence scripts, {callers}"),
                 move || async move {
-                    fred_scripts::with_fence(url, callers, duration, Watched::store(pid)).await
+                    let watched = Watched::store(pid);
+                    fred_scripts::with_fence(url, Pace::Closed, callers, duration, watched).await
                 },
             ),
             Variant::new(format!("our store, {callers}"), move || {
-                cycles(store.clone(), callers, duration, pid)
+                cycles(store.clone(), Pace::Closed, callers, duration, pid)
             }),
-            Variant::new(format!("our server, {callers}"), move || {
-                let subject = subject.clone();
-                async move { subject.drive(callers, Pace::Closed, duration).await }
-            }),
+            Variant::drive(
+                format!("our server, {callers}"),
+                subject,
+                callers,
+                Pace::Closed,
+                duration,
+            ),
         ];
         let outcomes = bench.in_turns(variants).await;
         rows.extend(outcomes.iter().map(|outcome| {
@@ -73,13 +77,16 @@ async fn each_cycle(bench: &Bench<'_>) -> Result<Table, String> {
     })
 }
 
-async fn cycles(
+/// Cycles of fresh keys by our store alone, without a server.
+pub(super) async fn cycles(
     store: Arc<dyn LockStore>,
+    pace: Pace,
     callers: usize,
     duration: Duration,
     pid: u32,
 ) -> Result<Measured, String> {
-    repeat(callers, duration, Watched::store(pid), move |_, serial| {
+    let watched = Watched::store(pid);
+    repeat_at(pace, callers, duration, watched, move |_, serial| {
         let store = store.clone();
         async move { cycle(&store, &format!("direct:{serial}")).await }
     })
@@ -104,18 +111,9 @@ async fn idle(bench: &Bench<'_>) -> Result<Table, String> {
                 if reached < *count {
                     label = format!("{reached}, of {count}: Redis did not keep up");
                 }
-                let pids = [redis.pid, served.pid()];
-                let (before, since) = (pids.map(CpuTime::of), Instant::now());
-                tokio::time::sleep(time).await;
-                let (after, elapsed) = (pids.map(CpuTime::of), since.elapsed());
-                let mut cells = Vec::new();
-                for (before, after) in before.into_iter().zip(after) {
-                    let spent = after?.saturating_sub(before?);
-                    cells.push(Spread::of([
-                        100.0 * spent.as_secs_f64() / elapsed.as_secs_f64()
-                    ]));
-                }
-                Row::Numbers(cells)
+                let percents = percent_of_core([redis.pid, served.pid()], time).await?;
+                let cells = percents.map(|percent| Spread::of([percent]));
+                Row::Numbers(cells.to_vec())
             }
             Err(reason) => Row::Reason(reason),
         };
@@ -132,4 +130,20 @@ async fn idle(bench: &Bench<'_>) -> Result<Table, String> {
         rows,
         note: "One waiter for each lock, all on one node.",
     })
+}
+
+/// What processes spend while time passes.
+pub(super) async fn percent_of_core<const N: usize>(
+    pids: [u32; N],
+    time: Duration,
+) -> Result<[f64; N], String> {
+    let (before, since) = (pids.map(CpuTime::of), Instant::now());
+    tokio::time::sleep(time).await;
+    let (after, elapsed) = (pids.map(CpuTime::of), since.elapsed());
+    let mut percents = [0.0; N];
+    for ((percent, before), after) in percents.iter_mut().zip(before).zip(after) {
+        let spent = after?.saturating_sub(before?);
+        *percent = 100.0 * spent.as_secs_f64() / elapsed.as_secs_f64();
+    }
+    Ok(percents)
 }

@@ -1,10 +1,13 @@
 //! Things that are compared: they run in turns, and each is set against the first within the same turn.
 
+use std::time::Duration;
+
 use futures_util::future::BoxFuture;
 
 use super::Bench;
-use crate::load::Measured;
+use crate::load::{Measured, Pace};
 use crate::report::{Column, Row, Spread, Table, Unit};
+use crate::subject::Subject;
 
 type Run<'a> = Box<dyn Fn() -> BoxFuture<'a, Result<Measured, String>> + Send + Sync + 'a>;
 
@@ -26,6 +29,20 @@ impl<'a> Variant<'a> {
             label: label.into(),
             run: Ok(Box::new(move || Box::pin(run()))),
         }
+    }
+
+    /// Requests to a server.
+    pub(super) fn drive(
+        label: impl Into<String>,
+        subject: Subject,
+        callers: usize,
+        pace: Pace,
+        duration: Duration,
+    ) -> Self {
+        Self::new(label, move || {
+            let subject = subject.clone();
+            async move { subject.drive(callers, pace, duration).await }
+        })
     }
 
     /// One that cannot run here.
@@ -57,11 +74,17 @@ impl Outcome {
 
     /// The same as a multiple of what the other one had in the same turn.
     pub(super) fn ratio(&self, to: &Self, value: impl Fn(&Measured) -> f64) -> Option<Spread> {
-        let (Ok(own), Ok(others)) = (&self.turns, &to.turns) else {
-            return None;
-        };
-        let pairs = own.iter().zip(others);
-        Spread::of(pairs.map(|(own, other)| value(own) / value(other)))
+        Self::each_turn([self, to], |[own, other]| value(own) / value(other))
+    }
+
+    /// A value of what several had in the same turn.
+    pub(super) fn each_turn<const N: usize>(
+        outcomes: [&Self; N],
+        value: impl Fn([&Measured; N]) -> f64,
+    ) -> Option<Spread> {
+        let turns = outcomes.map(|outcome| outcome.turns.as_deref().unwrap_or_default());
+        let complete = turns.iter().map(|turns| turns.len()).min().unwrap_or(0);
+        Spread::of((0..complete).map(|turn| value(turns.map(|turns| &turns[turn]))))
     }
 
     pub(super) fn row(&self, cells: impl FnOnce() -> Vec<Option<Spread>>) -> (String, Row) {

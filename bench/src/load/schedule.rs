@@ -1,0 +1,83 @@
+//! When the requests of one connection or caller are due, and which of them count.
+
+use std::time::{Duration, Instant};
+
+use super::timer::Timer;
+use super::{Pace, Window};
+
+pub(super) struct Schedule {
+    pace: Pace,
+    window: Window,
+    due: Due,
+}
+
+enum Due {
+    AtOnce,
+    Regularly { next: Instant, interval: Duration },
+    Remaining(u64),
+}
+
+impl Schedule {
+    /// That of one of so many connections, which share the pace evenly.
+    pub(super) fn of(pace: Pace, window: Window, number: usize, connections: usize) -> Self {
+        let due = match pace {
+            Pace::Closed => Due::AtOnce,
+            Pace::Count(count) => Due::Remaining(count / connections as u64),
+            Pace::Open { per_second } => {
+                let interval = Duration::from_secs_f64(connections as f64 / per_second);
+                // Those of all connections together are evenly spread.
+                let offset = interval.mul_f64(number as f64 / connections as f64);
+                Due::Regularly {
+                    next: Instant::now() + offset,
+                    interval,
+                }
+            }
+        };
+        Self { pace, window, due }
+    }
+
+    pub(super) fn timer(&self) -> std::io::Result<Option<Timer>> {
+        let Due::Regularly { next, interval } = self.due else {
+            return Ok(None);
+        };
+        let first = next.saturating_duration_since(Instant::now());
+        Timer::start(first, interval).map(Some)
+    }
+
+    /// Since when another request is due, if one is.
+    pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
+        match &mut self.due {
+            Due::AtOnce => (now < self.window.closes).then_some(now),
+            Due::Regularly { next, interval } => {
+                let due = *next;
+                let is_due = due <= now && due < self.window.closes;
+                is_due.then(|| {
+                    *next += *interval;
+                    due
+                })
+            }
+            Due::Remaining(count) => {
+                *count = count.checked_sub(1)?;
+                Some(now)
+            }
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        match self.due {
+            Due::AtOnce => Instant::now() >= self.window.closes,
+            Due::Regularly { next, .. } => next >= self.window.closes,
+            Due::Remaining(count) => count == 0,
+        }
+    }
+
+    /// Whether a request that was due then and is answered now is part of the result.
+    pub(super) fn counts(&self, due: Instant, now: Instant) -> bool {
+        match self.pace {
+            Pace::Closed => self.window.contains(now),
+            // However late its answer is: leaving it out would leave out the slowest.
+            Pace::Open { .. } => self.window.contains(due),
+            Pace::Count(_) => true,
+        }
+    }
+}
