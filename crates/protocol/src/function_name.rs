@@ -1,11 +1,13 @@
 //! The names of functions.
 
+use std::sync::Arc;
+
 use crate::names::{InvalidName, check_length, name};
 
 /// The name of a function: dotted, `orders.create`, or a URN, `urn:cline:forrst:ext:atomic-lock:fn:release`;
 /// at most 255 bytes, and case matters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FunctionName(Box<str>);
+pub struct FunctionName(Arc<str>);
 
 name!(FunctionName);
 

@@ -1,5 +1,7 @@
 //! The id of a request, and what all the names on the wire have in common.
 
+use std::sync::Arc;
+
 /// Why a text is no [`RequestId`], [`FunctionName`](crate::FunctionName) or [`Urn`](crate::Urn).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -49,7 +51,7 @@ pub(crate) fn check_length(
     }
 }
 
-/// Gives a newtype over `Box<str>` with a `check(&str) -> Result<(), InvalidName>` everything that a name needs.
+/// Gives a newtype over `Arc<str>` with a `check(&str) -> Result<(), InvalidName>` everything that a name needs.
 macro_rules! name {
     ($name:ident) => {
         impl $name {
@@ -122,7 +124,7 @@ pub(crate) use name;
 ///
 /// It may hold control characters, so it must be escaped before it goes into a header or a log line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(Box<str>);
+pub struct RequestId(Arc<str>);
 
 name!(RequestId);
 

@@ -46,7 +46,12 @@ impl Pointer {
     /// The member of that name in the object pointed at.
     #[must_use]
     pub fn key(mut self, name: &str) -> Self {
+        self.0.reserve(1 + name.len());
         self.0.push('/');
+        if !name.contains(['~', '/']) {
+            self.0.push_str(name);
+            return self;
+        }
         for character in name.chars() {
             match character {
                 '~' => self.0.push_str("~0"),

@@ -2,6 +2,8 @@
 
 mod wire;
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
@@ -29,7 +31,7 @@ pub struct Response {
     id: Option<RequestId>,
     outcome: Result<Box<RawValue>, Errors>,
     extensions: Vec<ExtensionData>,
-    node: Option<String>,
+    node: Option<Arc<str>>,
 }
 
 /// What an extension has to say about a request.
@@ -40,6 +42,11 @@ pub struct ExtensionData {
 }
 
 impl ExtensionData {
+    /// What the extension of that name has to say.
+    pub fn new(urn: Urn, data: RawObject<'static>) -> Self {
+        Self { urn, data }
+    }
+
     /// Which extension, by the name that the request used for it.
     pub fn urn(&self) -> &Urn {
         &self.urn
@@ -92,9 +99,23 @@ impl Response {
         self
     }
 
+    /// What all extensions have to say.
+    #[must_use]
+    pub fn with_extensions(mut self, extensions: Vec<ExtensionData>) -> Self {
+        self.extensions = extensions;
+        self
+    }
+
+    /// Names another request than the one that was answered, for those that send requests on under ids of their own.
+    #[must_use]
+    pub fn with_id(mut self, id: RequestId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
     /// Says which node answered.
     #[must_use]
-    pub fn with_node(mut self, node: impl Into<String>) -> Self {
+    pub fn with_node(mut self, node: impl Into<Arc<str>>) -> Self {
         self.node = Some(node.into());
         self
     }

@@ -1,5 +1,7 @@
 //! Uniform resource names, by which extensions are known.
 
+use std::sync::Arc;
+
 use crate::names::{InvalidName, check_length, name};
 
 /// A uniform resource name in the sense of RFC 8141, such as `urn:forrst:ext:atomicLock`, of at most 255 bytes.
@@ -7,7 +9,7 @@ use crate::names::{InvalidName, check_length, name};
 /// Compared byte by byte: RFC 8141's equivalence (`URN:` is `urn:`) would make two spellings of one
 /// extension out of what clients send and servers echo.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Urn(Box<str>);
+pub struct Urn(Arc<str>);
 
 name!(Urn);
 

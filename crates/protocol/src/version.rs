@@ -14,6 +14,8 @@ pub const PROTOCOL_NAME: &str = "forrst";
 /// The version of the protocol that every message written here carries.
 pub static PROTOCOL_VERSION: Version = Version::new(0, 1, 0);
 
+const PROTOCOL_VERSION_TEXT: &str = "0.1.0";
+
 /// A strict semantic version, of a function or of the protocol: `2.0.0`, `1.0.0-beta.2`; at most 255 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(semver::Version);
@@ -127,7 +129,12 @@ impl Serialize for Protocol<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut protocol = serializer.serialize_struct("Protocol", 2)?;
         protocol.serialize_field("name", PROTOCOL_NAME)?;
-        protocol.serialize_field("version", self.0)?;
+        if *self.0 == PROTOCOL_VERSION {
+            // Nearly every message says this, so it is not formatted anew.
+            protocol.serialize_field("version", PROTOCOL_VERSION_TEXT)?;
+        } else {
+            protocol.serialize_field("version", self.0)?;
+        }
         protocol.end()
     }
 }
@@ -135,6 +142,11 @@ impl Serialize for Protocol<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_text_of_the_version_is_that_of_its_number() {
+        assert_eq!(PROTOCOL_VERSION.to_string(), PROTOCOL_VERSION_TEXT);
+    }
 
     #[test]
     fn only_strict_semantic_versions_are_versions() {

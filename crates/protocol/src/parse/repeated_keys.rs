@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use smallvec::SmallVec;
+
 use super::members::unescape;
 use super::path::Path;
 use super::structure::{Token, Tokens};
@@ -19,8 +21,8 @@ const RAW_VALUE: &str = "$serde_json::private::RawValue";
 /// The search for them, which keeps its memory from one object to the next.
 #[derive(Default)]
 pub(super) struct RepeatedKeys<'a> {
-    levels: Vec<Level<'a>>,
-    keys: Vec<Cow<'a, str>>,
+    levels: SmallVec<[Level<'a>; 4]>,
+    keys: SmallVec<[Cow<'a, str>; 8]>,
 }
 
 impl<'a> RepeatedKeys<'a> {
@@ -41,9 +43,9 @@ impl<'a> RepeatedKeys<'a> {
 struct Walk<'a, 'p> {
     path: Path<'p>,
     problems: &'p mut Problems,
-    levels: &'p mut Vec<Level<'a>>,
+    levels: &'p mut SmallVec<[Level<'a>; 4]>,
     /// The keys of all objects that are open, those of the innermost last.
-    keys: &'p mut Vec<Cow<'a, str>>,
+    keys: &'p mut SmallVec<[Cow<'a, str>; 8]>,
 }
 
 /// An object or array that is open, and how far into it the walk is.

@@ -102,7 +102,7 @@ impl TryFrom<Wire> for Response {
                 .into_iter()
                 .filter_map(WireExtension::with_data)
                 .collect(),
-            node: wire.meta.node,
+            node: wire.meta.node.map(Into::into),
         })
     }
 }
