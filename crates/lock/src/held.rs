@@ -4,17 +4,18 @@
 //! owner's token. The service learns of that from the answer of the store, or from the store that another process did it, and looks here
 //! whose guard it concerns.
 
-use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foldhash::quality::RandomState;
 
 use crate::event::{EventKind, Reporter};
 use crate::tenure::{Tenure, Term};
 use crate::{Fence, Lease, LockName, Locks, Ticket};
 
-/// Enough that two cores seldom meet.
-const SHARDS: usize = 16;
+/// Enough that threads seldom meet, and that one which is not running holds up few others.
+const SHARDS: usize = 64;
 
 /// How many ended leases of a key are kept for calls on their way. A guard that misses one is lost by its own clock.
 const MAX_ENDED: usize = 64;
@@ -33,7 +34,7 @@ struct Shard {
     guards: BTreeMap<(Fence, LockName, Ticket), Tenure>,
     /// The answer to one call may overtake the grant that it is about. So what concerns a key is kept as long as calls
     /// for it are on their way.
-    calls: HashMap<LockName, Calls>,
+    calls: HashMap<LockName, Calls, RandomState>,
 }
 
 #[derive(Debug, Default)]
@@ -47,8 +48,8 @@ struct Calls {
 impl HeldLeases {
     pub(crate) fn new(reporter: Arc<Reporter>) -> Self {
         Self {
-            shards: Default::default(),
-            hasher: RandomState::new(),
+            shards: std::array::from_fn(|_| Mutex::default()),
+            hasher: RandomState::default(),
             reporter,
         }
     }
@@ -61,20 +62,14 @@ impl HeldLeases {
         }
     }
 
-    /// It has its outcome; a guard that it got is [held](Self::hold) by now.
+    /// It has its outcome, which is not a lease.
     pub(crate) fn call_ended(&self, locks: &Locks) {
         for name in locks.names() {
-            let mut shard = self.shard(name);
-            if let Some(calls) = shard.calls.get_mut(name) {
-                calls.count -= 1;
-                if calls.count == 0 {
-                    shard.calls.remove(name);
-                }
-            }
+            self.shard(name).call_ended(name);
         }
     }
 
-    /// A guard has this lease from now on.
+    /// A call has its outcome: a guard has this lease from now on.
     pub(crate) fn hold(&self, lease: &Lease, ticket: Ticket, tenure: &Tenure) {
         for name in lease.locks.names() {
             let mut shard = self.shard(name);
@@ -88,6 +83,7 @@ impl HeldLeases {
             }
             let key = (lease.fence, name.clone(), ticket);
             shard.guards.insert(key, tenure.clone());
+            shard.call_ended(name);
         }
     }
 
@@ -153,6 +149,15 @@ impl HeldLeases {
 }
 
 impl Shard {
+    fn call_ended(&mut self, name: &LockName) {
+        if let Some(calls) = self.calls.get_mut(name) {
+            calls.count -= 1;
+            if calls.count == 0 {
+                self.calls.remove(name);
+            }
+        }
+    }
+
     fn guards_of(&self, name: &LockName, fence: Fence) -> impl Iterator<Item = &Tenure> {
         let first = (fence, name.clone(), Ticket(u128::MIN));
         let last = (fence, name.clone(), Ticket(u128::MAX));
@@ -215,8 +220,6 @@ mod tests {
         let next = Tenure::new(term(60));
         held.hold(&lease(8), Ticket(2), &next);
         assert!(next.is_lost());
-        held.call_ended(&locks);
-        held.call_ended(&locks);
         held.let_go(&lease(7), Ticket(1));
         held.let_go(&lease(8), Ticket(2));
         assert!(held.is_empty(), "{held:?}");

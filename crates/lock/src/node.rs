@@ -1,7 +1,8 @@
 //! Notifications from a store to the process that uses it.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
 use crate::model::{Transition, Wake};
 use crate::{Fence, LockName, Reading, Ticket, Timestamp};
@@ -52,14 +53,23 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
 
 /// The processes that use a store; in a server, one.
 #[derive(Debug, Default)]
-pub struct Nodes(RwLock<Vec<Weak<dyn Node>>>);
+pub struct Nodes {
+    /// Apart from the others, because it is notified of every step, and a lock would be taken for that.
+    first: OnceLock<Weak<dyn Node>>,
+    has_others: AtomicBool,
+    others: RwLock<Vec<Weak<dyn Node>>>,
+}
 
 impl Nodes {
     /// One more.
     pub fn add(&self, node: Weak<dyn Node>) {
-        let mut nodes = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        nodes.retain(|node| node.strong_count() > 0);
-        nodes.push(node);
+        let Err(node) = self.first.set(node) else {
+            return;
+        };
+        let mut others = self.others.write().unwrap_or_else(PoisonError::into_inner);
+        others.retain(|node| node.strong_count() > 0);
+        others.push(node);
+        self.has_others.store(true, Ordering::Release);
     }
 
     /// Notifies all of them of what a step has changed, except of calls that were woken.
@@ -107,7 +117,18 @@ impl Nodes {
     }
 
     fn any(&self, mut tell: impl FnMut(Arc<dyn Node>) -> bool) -> bool {
-        let nodes = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        nodes.iter().filter_map(Weak::upgrade).any(&mut tell)
+        if self
+            .first
+            .get()
+            .and_then(Weak::upgrade)
+            .is_some_and(&mut tell)
+        {
+            return true;
+        }
+        if !self.has_others.load(Ordering::Acquire) {
+            return false;
+        }
+        let others = self.others.read().unwrap_or_else(PoisonError::into_inner);
+        others.iter().filter_map(Weak::upgrade).any(&mut tell)
     }
 }

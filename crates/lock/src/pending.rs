@@ -64,6 +64,7 @@ pub(crate) struct Pending {
     pub(crate) locks: Locks,
     pub(crate) ticket: Ticket,
     rolls_back: bool,
+    has_lease: bool,
 }
 
 impl Pending {
@@ -75,6 +76,7 @@ impl Pending {
             locks,
             ticket,
             rolls_back: true,
+            has_lease: false,
         }
     }
 
@@ -168,6 +170,7 @@ impl Pending {
 
     pub(crate) fn granted(mut self, lease: Lease, term: Term) -> LeaseGuard {
         self.rolls_back = false;
+        self.has_lease = true;
         LeaseGuard::new(self.core.clone(), lease, self.ticket, term)
     }
 
@@ -205,6 +208,8 @@ impl Drop for Pending {
         if self.leave() {
             self.core.count(EventKind::GivenUp, self.locks.first());
         }
-        self.core.node.held.call_ended(&self.locks);
+        if !self.has_lease {
+            self.core.node.held.call_ended(&self.locks);
+        }
     }
 }

@@ -303,7 +303,8 @@ impl LockService {
                 permit.join_clock(&pending.locks);
                 core.node.set_alarms(&pending.locks, left);
                 let deadline = sent + timeout;
-                pending.wait(permit, sent, deadline, blocked_by).await
+                // Boxed, since most calls do not come here.
+                Box::pin(pending.wait(permit, sent, deadline, blocked_by)).await
             }
             (outcome, wait, _) => {
                 let retry_after = retry_after(left);

@@ -72,6 +72,12 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
     /// One step.
     async fn submit(&self, command: Command) -> Result<Answer<Outcome>, StoreError>;
 
+    /// The same step if it takes neither waiting nor I/O; `None`, and nothing is done, if it does.
+    fn submit_now(&self, command: &Command) -> Option<Answer<Outcome>> {
+        let _ = command;
+        None
+    }
+
     /// Rolls back a call that nobody waits for any more: it leaves the queue, or returns the lock it was just given.
     ///
     /// Called from `drop`, so it neither waits nor fails. A store that needs a round trip for it does it in the
@@ -171,13 +177,26 @@ impl std::ops::Add for Counts {
 
 /// [`LockStore::submit`], one method for each command.
 pub trait LockStoreExt: LockStore {
+    /// Submits a command, at once if the store can do that.
+    fn step(
+        &self,
+        command: Command,
+    ) -> impl Future<Output = Result<Answer<Outcome>, StoreError>> + Send {
+        async move {
+            match self.submit_now(&command) {
+                Some(answer) => Ok(answer),
+                None => self.submit(command).await,
+            }
+        }
+    }
+
     /// [`Command::Acquire`].
     fn acquire(
         &self,
         acquire: Acquire,
     ) -> impl Future<Output = Result<Answer<Acquired>, StoreError>> + Send {
         async move {
-            let answer = self.submit(Command::Acquire(acquire)).await?;
+            let answer = self.step(Command::Acquire(acquire)).await?;
             answer.expect(|outcome| match outcome {
                 Outcome::Acquired(acquired) => Some(acquired),
                 _ => None,
@@ -190,7 +209,7 @@ pub trait LockStoreExt: LockStore {
         &self,
         held: Held,
     ) -> impl Future<Output = Result<Answer<Result<Lease, NotHeld>>, StoreError>> + Send {
-        async move { self.submit(Command::Release(held)).await?.lease() }
+        async move { self.step(Command::Release(held)).await?.lease() }
     }
 
     /// [`Command::Extend`].
@@ -199,7 +218,7 @@ pub trait LockStoreExt: LockStore {
         held: Held,
         ttl: Ttl,
     ) -> impl Future<Output = Result<Answer<Result<Lease, NotHeld>>, StoreError>> + Send {
-        async move { self.submit(Command::Extend(held, ttl)).await?.lease() }
+        async move { self.step(Command::Extend(held, ttl)).await?.lease() }
     }
 
     /// [`Command::ForceRelease`].
@@ -210,7 +229,7 @@ pub trait LockStoreExt: LockStore {
     ) -> impl Future<Output = Result<Answer<Result<Vec<Lease>, NotHeld>>, StoreError>> + Send {
         async move {
             let (name, fences) = (name.clone(), fences.into_iter().collect());
-            let answer = self.submit(Command::ForceRelease { name, fences }).await?;
+            let answer = self.step(Command::ForceRelease { name, fences }).await?;
             answer.expect(|outcome| match outcome {
                 Outcome::Forced(forced) => Some(forced),
                 _ => None,
@@ -231,7 +250,7 @@ pub trait LockStoreExt: LockStore {
                 owner,
                 attempt,
             };
-            self.submit(command).await?.expect(|outcome| match outcome {
+            self.step(command).await?.expect(|outcome| match outcome {
                 Outcome::Withdrawn(withdrawn) => Some(withdrawn),
                 _ => None,
             })
@@ -246,7 +265,7 @@ pub trait LockStoreExt: LockStore {
     ) -> impl Future<Output = Result<Answer<Abandoned>, StoreError>> + Send {
         async move {
             let name = name.clone();
-            let answer = self.submit(Command::Abandon { name, ticket }).await?;
+            let answer = self.step(Command::Abandon { name, ticket }).await?;
             answer.expect(|outcome| match outcome {
                 Outcome::Abandoned(abandoned) => Some(abandoned),
                 _ => None,
@@ -260,7 +279,7 @@ pub trait LockStoreExt: LockStore {
         name: &LockName,
     ) -> impl Future<Output = Result<Answer<Settled>, StoreError>> + Send {
         async move {
-            let answer = self.submit(Command::Settle(name.clone())).await?;
+            let answer = self.step(Command::Settle(name.clone())).await?;
             answer.expect(|outcome| match outcome {
                 Outcome::Settled(settled) => Some(settled),
                 _ => None,

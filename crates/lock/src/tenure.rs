@@ -1,8 +1,10 @@
 //! Until when a lease counts as held in this process, and how that ended.
 
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::{Reading, Timestamp};
@@ -50,7 +52,13 @@ impl Term {
 
 /// The life of a lease that a guard holds. It ends once: lost stays lost. All clones are one.
 #[derive(Debug, Clone)]
-pub(crate) struct Tenure(watch::Sender<State>);
+pub(crate) struct Tenure(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct State {
@@ -87,28 +95,47 @@ impl State {
     }
 }
 
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state of a lease that was held so far. Whether it did.
+    fn change(&self, change: impl FnOnce(&mut State) -> bool) -> bool {
+        let mut state = self.state();
+        let has_changed = state.phase == Phase::Held && change(&mut state);
+        drop(state);
+        if has_changed {
+            self.changed.notify_waiters();
+        }
+        has_changed
+    }
+}
+
 impl Tenure {
     pub(crate) fn new(term: Term) -> Self {
-        Self(watch::Sender::new(State {
-            term,
-            known: Instant::now(),
-            phase: Phase::Held,
+        Self(Arc::new(Shared {
+            state: Mutex::new(State {
+                term,
+                known: Instant::now(),
+                phase: Phase::Held,
+            }),
+            changed: Notify::new(),
         }))
     }
 
     pub(crate) fn term(&self) -> Term {
-        self.0.borrow().term
+        self.0.state().term
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        self.0.borrow().is_lost()
+        self.0.state().is_lost()
     }
 
     /// Moves the end, unless that has come: an answer that arrives after it is too late.
     pub(crate) fn extend(&self, term: &Term) {
-        self.0.send_if_modified(|state| {
-            let moves =
-                state.phase == Phase::Held && !state.is_lost() && state.is_outdated_by(term);
+        self.0.change(|state| {
+            let moves = !state.is_lost() && state.is_outdated_by(term);
             if moves {
                 state.term = *term;
                 state.known = Instant::now();
@@ -119,32 +146,26 @@ impl Tenure {
 
     /// The lease is over. Whether that was not noted before.
     pub(crate) fn lose(&self) -> bool {
-        self.0.send_if_modified(|state| {
-            let loses = state.phase == Phase::Held;
-            if loses {
-                state.phase = Phase::Lost;
-            }
-            loses
+        self.0.change(|state| {
+            state.phase = Phase::Lost;
+            true
         })
     }
 
     /// The guard gives its lease back or keeps it. What was lost by then stays lost.
     pub(crate) fn end(&self) {
-        self.0.send_if_modified(|state| {
-            let ends = state.phase == Phase::Held;
-            if ends {
-                state.phase = if state.is_lost() {
-                    Phase::Lost
-                } else {
-                    Phase::Ended
-                };
-            }
-            ends
+        self.0.change(|state| {
+            state.phase = if state.is_lost() {
+                Phase::Lost
+            } else {
+                Phase::Ended
+            };
+            true
         });
     }
 
     pub(crate) fn notice(&self) -> LossNotice {
-        LossNotice(self.0.subscribe())
+        LossNotice(self.0.clone())
     }
 }
 
@@ -154,14 +175,29 @@ impl Tenure {
 /// It may fire a little before the store lets the lease go, never after. Once fired it stays so, also after the guard was
 /// dropped. After a lease was released or kept in time it never fires.
 #[derive(Debug, Clone)]
-pub struct LossNotice(watch::Receiver<State>);
+pub struct LossNotice(Arc<Shared>);
 
 impl LossNotice {
+    /// The notice of a lease that ends by itself after this time, for tests of what minds it.
+    pub fn after(time: Duration) -> Self {
+        let now = Instant::now();
+        let term = Term {
+            ends: now + time,
+            until: now + time,
+            expires_at: Timestamp::from_millis(0) + time,
+            sent: now,
+            read: Timestamp::from_millis(0),
+        };
+        Tenure::new(term).notice()
+    }
+
     /// Returns when the lease is lost.
     pub async fn lost(&self) {
-        let mut changes = self.0.clone();
         loop {
-            let state = *changes.borrow_and_update();
+            let mut changed = pin!(self.0.changed.notified());
+            // From here on no change is missed.
+            changed.as_mut().enable();
+            let state = *self.0.state();
             if state.is_lost() {
                 return;
             }
@@ -170,20 +206,14 @@ impl LossNotice {
             }
             tokio::select! {
                 () = sleep_until(state.term.until) => {}
-                changed = changes.changed() => if changed.is_err() {
-                    // The guard is gone, and has said how its lease ended.
-                    let state = *changes.borrow();
-                    if !state.is_lost() {
-                        std::future::pending::<()>().await;
-                    }
-                }
+                () = changed => {}
             }
         }
     }
 
     /// How long the lease lasts for certain.
     pub fn remaining(&self) -> Duration {
-        let state = *self.0.borrow();
+        let state = *self.0.state();
         match state.phase {
             Phase::Lost => Duration::ZERO,
             Phase::Held | Phase::Ended => {
@@ -194,7 +224,7 @@ impl LossNotice {
 
     /// Whether the lease is lost by now.
     pub fn is_lost(&self) -> bool {
-        self.0.borrow().is_lost()
+        self.0.state().is_lost()
     }
 }
 

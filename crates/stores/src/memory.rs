@@ -175,6 +175,10 @@ impl LockStore for MemoryStore {
         Ok(self.run(&command))
     }
 
+    fn submit_now(&self, command: &Command) -> Option<Answer<Outcome>> {
+        Some(self.run(command))
+    }
+
     fn abandon(&self, name: &LockName, ticket: Ticket) {
         let name = name.clone();
         self.run(&Command::Abandon { name, ticket });
