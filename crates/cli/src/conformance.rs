@@ -14,7 +14,7 @@ use crate::time;
 /// Play the vectors of the wire contract against a server.
 ///
 /// The server has to run the demo functions, as `forrst serve --demo` does, and to
-/// be reached without TLS. An API key has to have all rights. The last line says
+/// be reached by an http URL. An API key has to have all rights. The last line says
 /// `N passed, N failed`.
 #[derive(Args)]
 #[command(

@@ -20,7 +20,8 @@ const RETRYING: Duration = Duration::from_secs(15);
 /// Which server.
 #[derive(Args, Clone)]
 pub(crate) struct ServerAddress {
-    /// The server; its API key, if it wants one, is read from `FORRST_API_KEY`
+    /// The server: an http, https, ws or wss URL, or `unix:/PATH` for a unix socket; its API key, if it wants one, is read from
+    /// `FORRST_API_KEY`
     #[arg(
         long,
         env = "FORRST_URL",

@@ -118,7 +118,7 @@ impl CommandError {
             Error::Unauthorized(_) | Error::Forbidden(_) => {
                 Self::new(exit::NOT_ALLOWED, chain).hint("the API key is read from FORRST_API_KEY")
             }
-            Error::Configuration(_) if !url.contains("://") => {
+            Error::Configuration(_) if !url.contains("://") && !url.starts_with("unix:") => {
                 Self::usage(chain).hint(format!("write http://{url}"))
             }
             Error::Configuration(_) | Error::InvalidRequest(_) => Self::usage(chain),

@@ -35,7 +35,8 @@ impl ClientBuilder {
 
     /// Who asks: sent as `Authorization: Bearer …`, and never shown in logs or by `Debug`.
     ///
-    /// Over `http` and `ws` it travels in the clear: not for networks that others listen to.
+    /// Over `http` and `ws` it travels in the clear: not for networks that others listen to. Over a unix socket it is not sent: the
+    /// server lets only its own user connect, and needs no key.
     #[must_use]
     pub fn api_key(mut self, key: impl Into<String>) -> Self {
         self.api_key = Some(ApiKey::new(key.into()));

@@ -30,8 +30,8 @@ use crate::{Client, Error, Lock, Retry};
 ///
 /// # Giving up
 ///
-/// A call that is dropped hangs up over HTTP: if it waits for its lock, it leaves the queue. A WebSocket carries the calls of
-/// others, too, and stays open, so there the server goes on; give such a call a [`deadline`](Self::deadline).
+/// A call that is dropped disconnects over HTTP: if it waits for its lock, it leaves the queue. A WebSocket or a unix socket carries
+/// other calls, too, and stays open, so there the server goes on; give such a call a [`deadline`](Self::deadline).
 #[must_use = "a call is not sent until it is awaited"]
 #[derive(Debug)]
 pub struct Call<Out> {

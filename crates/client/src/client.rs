@@ -35,8 +35,9 @@ impl Client {
     /// Connects to a server, and makes sure that it is one.
     ///
     /// The scheme of the URL decides how: `http` and `https` send each request by itself over connections that are kept; `ws`
-    /// and `wss` send all of them over one WebSocket, which suits many small calls, and open it again when it breaks. Proxies that
-    /// the environment names are not used.
+    /// and `wss` send all of them over one WebSocket, which suits many small calls, and open it again when it breaks;
+    /// `unix:/run/forrst.sock` does the same over the unix socket of a server on this machine, and is the fastest. Proxies that the
+    /// environment names are not used.
     ///
     /// # Errors
     ///
@@ -150,7 +151,7 @@ impl Client {
                 Some(deadline)
             }
         };
-        let answer = self.inner.transport.send(&request);
+        let answer = self.inner.transport.send(request);
         let response = match until {
             Some(until) => match timeout_at(until, answer).await {
                 Ok(answer) => answer?,

@@ -1,5 +1,8 @@
 //! Where the server is, and how it is spoken to.
 
+#[cfg(unix)]
+use std::path::PathBuf;
+
 use url::Url;
 
 use crate::Error;
@@ -9,11 +12,16 @@ use crate::Error;
 pub(crate) enum Endpoint {
     Http(Url),
     WebSocket(Url),
+    #[cfg(unix)]
+    Unix(PathBuf),
 }
 
 impl Endpoint {
-    /// The server's base URL, or that of the very route.
+    /// The server's base URL, or that of the very route; or `unix:` and the path of its socket.
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return unix(path).map_err(|why| wrong(text, &why));
+        }
         let url = Url::parse(text).map_err(|why| wrong(text, &why.to_string()))?;
         if !url.username().is_empty() || url.password().is_some() {
             // Not repeated, because it may be a secret.
@@ -30,14 +38,45 @@ impl Endpoint {
         match url.scheme() {
             "http" | "https" => Ok(Self::Http(with_route(url, "forrst"))),
             "ws" | "wss" => Ok(Self::WebSocket(with_route(url, "rpc"))),
-            _ => Err(wrong(text, "it must start with http, https, ws or wss")),
+            _ => Err(wrong(
+                text,
+                "it must start with http, https, ws, wss or unix",
+            )),
         }
     }
 
     pub(crate) fn is_encrypted(&self) -> bool {
-        let (Self::Http(url) | Self::WebSocket(url)) = self;
-        matches!(url.scheme(), "https" | "wss")
+        match self {
+            Self::Http(url) | Self::WebSocket(url) => matches!(url.scheme(), "https" | "wss"),
+            #[cfg(unix)]
+            Self::Unix(_) => false,
+        }
     }
+}
+
+/// The path is taken as it is: nothing in it is decoded.
+#[cfg(unix)]
+fn unix(path: &str) -> Result<Endpoint, String> {
+    const FORM: &str = "write unix:/PATH";
+    let path = match path.strip_prefix("//") {
+        Some(path) if !path.is_empty() && !path.starts_with('/') => {
+            return Err(format!("a unix socket has no host: {FORM}"));
+        }
+        Some(path) => path,
+        None => path,
+    };
+    if !path.starts_with('/') {
+        return Err(format!("it needs the absolute path of a socket: {FORM}"));
+    }
+    // The system limits the length of such paths.
+    let address = std::os::unix::net::SocketAddr::from_pathname(path);
+    address.map_err(|why| format!("this path cannot be a socket's: {why}"))?;
+    Ok(Endpoint::Unix(path.into()))
+}
+
+#[cfg(not(unix))]
+fn unix(_: &str) -> Result<Endpoint, String> {
+    Err("there are no unix sockets on this system".to_owned())
 }
 
 fn with_route(mut url: Url, route: &str) -> Url {
@@ -50,7 +89,7 @@ fn with_route(mut url: Url, route: &str) -> Url {
 }
 
 fn wrong(url: &str, why: &str) -> Error {
-    Error::Configuration(format!("`{url}` is no URL of a server: {why}").into())
+    Error::Configuration(format!("`{url}` is not the URL of a server: {why}").into())
 }
 
 #[cfg(test)]
@@ -67,7 +106,10 @@ mod tests {
             ("ws://[::1]:7420", "ws://[::1]:7420/rpc"),
             ("wss://a.example/rpc", "wss://a.example/rpc"),
         ] {
-            let (Endpoint::Http(url) | Endpoint::WebSocket(url)) = Endpoint::parse(text).unwrap();
+            let (Endpoint::Http(url) | Endpoint::WebSocket(url)) = Endpoint::parse(text).unwrap()
+            else {
+                panic!("{text} is a path");
+            };
             assert_eq!(url.as_str(), route);
             let is_http = matches!(Endpoint::parse(text).unwrap(), Endpoint::Http(_));
             assert_eq!(is_http, text.starts_with("http"));
@@ -76,6 +118,39 @@ mod tests {
                 is_encrypted,
                 ["https", "wss"].iter().any(|s| text.starts_with(s))
             );
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_unix_socket_is_named_by_its_path() {
+        for (text, path) in [
+            ("unix:/run/forrst.sock", "/run/forrst.sock"),
+            ("unix:///run/forrst.sock", "/run/forrst.sock"),
+            ("unix:/a b/c%20d?e#f", "/a b/c%20d?e#f"),
+        ] {
+            let endpoint = Endpoint::parse(text).unwrap();
+            assert_eq!(endpoint, Endpoint::Unix(path.into()));
+            assert!(!endpoint.is_encrypted());
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_unix_socket_without_an_absolute_path_is_refused() {
+        let too_long = format!("unix:/{}", "x".repeat(200));
+        for (text, why) in [
+            ("unix:", "absolute path"),
+            ("unix://", "absolute path"),
+            ("unix:forrst.sock", "absolute path"),
+            ("unix:./forrst.sock", "absolute path"),
+            ("unix://run/forrst.sock", "no host"),
+            (&too_long, "cannot be a socket's"),
+        ] {
+            let error = Endpoint::parse(text).unwrap_err();
+            assert!(matches!(error, Error::Configuration(_)), "{text}: {error}");
+            let error = error.to_string();
+            assert!(error.contains(text) && error.contains(why), "{error}");
         }
     }
 

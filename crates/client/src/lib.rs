@@ -36,6 +36,23 @@
 //! # }
 //! # async fn export(fence: forrst_client::Fence) {}
 //! ```
+//!
+//! # Ways to a server
+//!
+//! The URL decides:
+//!
+//! | URL | connections | |
+//! |---|---|---|
+//! | `http://host:7420`, `https://…` | one for each call under way, kept for the next | passes through proxies that balance load |
+//! | `ws://host:7420`, `wss://…` | one for all calls | for many small calls |
+//! | `unix:/run/forrst.sock`, `unix:///run/forrst.sock` | one for all calls | fastest; for the user that runs the server (`forrst serve --unix`) |
+//!
+//! A connection is opened when it is needed, and again after it broke. A call fails with [`Error::Unreachable`] when it certainly
+//! was not sent, and with [`Error::Interrupted`] when it may have run. On a connection for all calls, a slow one does not hold up
+//! the others, and calls that are ready together are written together.
+//!
+//! A unix socket has neither TLS nor API keys: only the server's own user and root can connect, and have all rights. A key that is
+//! set is not sent. Servers receive the ids of requests with a number behind them there, such as `id.7`.
 
 mod acquire;
 mod api_key;

@@ -1,7 +1,12 @@
 //! How requests reach a server.
 
+mod connection;
 mod http;
+mod multiplexed;
+#[cfg(unix)]
+mod unix;
 mod websocket;
+mod wire;
 
 use std::time::Duration;
 
@@ -11,6 +16,9 @@ use hyper::header::HeaderValue;
 use rustls::ClientConfig;
 
 use self::http::Http;
+use self::multiplexed::Multiplexed;
+#[cfg(unix)]
+use self::unix::UnixSocket;
 use self::websocket::WebSocket;
 use crate::Error;
 use crate::endpoint::Endpoint;
@@ -32,25 +40,38 @@ pub(crate) struct Access {
 #[derive(Debug)]
 pub(crate) enum Transport {
     Http(Box<Http>),
-    WebSocket(WebSocket),
+    WebSocket(Multiplexed<WebSocket>),
+    #[cfg(unix)]
+    Unix(Multiplexed<UnixSocket>),
 }
 
 impl Transport {
     pub(crate) fn new(endpoint: Endpoint, access: Access) -> Result<Self, Error> {
+        let connect_timeout = access.connect_timeout;
         Ok(match endpoint {
             Endpoint::Http(url) => Self::Http(Box::new(Http::new(&url, access)?)),
-            Endpoint::WebSocket(url) => Self::WebSocket(WebSocket::new(url, access)),
+            Endpoint::WebSocket(url) => {
+                let wire = WebSocket::new(url, access);
+                Self::WebSocket(Multiplexed::new(wire, connect_timeout))
+            }
+            #[cfg(unix)]
+            Endpoint::Unix(path) => {
+                Self::Unix(Multiplexed::new(UnixSocket::new(path), connect_timeout))
+            }
         })
     }
 
     /// Sends the request and gives its answer, which may be one of failure.
-    pub(crate) async fn send(&self, request: &Request<'_>) -> Result<Response, Error> {
+    pub(crate) async fn send(&self, request: Request<'_>) -> Result<Response, Error> {
+        let asked = request.id.clone();
         let response = match self {
-            Self::Http(http) => http.send(request).await?,
+            Self::Http(http) => http.send(&request).await?,
             Self::WebSocket(websocket) => websocket.send(request).await?,
+            #[cfg(unix)]
+            Self::Unix(unix) => unix.send(request).await?,
         };
         match response.id() {
-            Some(id) if *id != request.id => Err(Error::Protocol(
+            Some(id) if *id != asked => Err(Error::Protocol(
                 format!("it answers the request `{id}`, which is not this one").into(),
             )),
             _ => Ok(response),
@@ -60,8 +81,11 @@ impl Transport {
     /// Does not use the connection for anything new that has not answered in time. Over HTTP a request that is given up ends
     /// its connection anyway.
     pub(crate) fn distrust_connection(&self) {
-        if let Self::WebSocket(websocket) = self {
-            websocket.retire();
+        match self {
+            Self::Http(_) => {}
+            Self::WebSocket(websocket) => websocket.retire(),
+            #[cfg(unix)]
+            Self::Unix(unix) => unix.retire(),
         }
     }
 }

@@ -16,8 +16,8 @@ const SHORT: Duration = Duration::from_secs(2);
 
 /// Takes an acquisition back when it is dropped: out of the queue, or out of a grant that nobody learns of.
 ///
-/// Disconnecting would do over HTTP most of the time, but not when the grant was on its way, and not over a WebSocket that others
-/// use.
+/// Disconnecting would do over HTTP most of the time, but not when the grant was on its way, and not over a WebSocket or a unix
+/// socket that others use.
 pub(super) struct Withdrawal {
     client: Client,
     arguments: Arguments,

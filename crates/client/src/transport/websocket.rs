@@ -1,55 +1,68 @@
-//! All requests over one WebSocket, which is opened when it is needed and again after it broke.
+//! Calls over a WebSocket, as JSON-RPC.
 
-mod connection;
 mod frame;
 mod open;
 
-use forrst_protocol::{Request, Response};
-use tokio::sync::Mutex;
-use url::Url;
+use forrst_protocol::Request;
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use tokio_tungstenite::tungstenite::{Bytes, Message};
 
-use self::connection::Connection;
-use self::open::Opener;
-use super::Access;
-use crate::Error;
+use self::open::Socket;
+pub(crate) use self::open::WebSocket;
+use super::wire::{End, Incoming, Reader, Wire, Writer};
+use crate::{Cause, Error};
 
-#[derive(Debug)]
-pub(crate) struct WebSocket {
-    opener: Opener,
-    /// Locked while it is opened, so that many callers do not open many.
-    current: Mutex<Option<Connection>>,
+impl Wire for WebSocket {
+    type Reader = SplitStream<Socket>;
+    type Writer = SplitSink<Socket, Message>;
+
+    const PINGS: bool = true;
+
+    async fn open(&self) -> Result<(Self::Reader, Self::Writer), Error> {
+        let (writer, reader) = Self::open(self).await?.split();
+        Ok((reader, writer))
+    }
+
+    fn encode(number: u64, request: Request<'_>) -> Result<String, Error> {
+        frame::write(number, &request).map_err(|why| Error::InvalidRequest(why.into()))
+    }
 }
 
-impl WebSocket {
-    pub(super) fn new(url: Url, access: Access) -> Self {
-        Self {
-            opener: Opener::new(url, access),
-            current: Mutex::new(None),
-        }
-    }
-
-    pub(super) async fn send(&self, request: &Request<'_>) -> Result<Response, Error> {
-        let connection = self.connection().await?;
-        let answer = connection.call(request).await?;
-        Response::parse(answer.get().as_bytes()).map_err(|why| Error::Protocol(why.into()))
-    }
-
-    /// Opens another connection for what comes next. What is under way stays where it is.
-    pub(super) fn retire(&self) {
-        // Where it is locked, somebody opens another one already.
-        if let Ok(mut current) = self.current.try_lock() {
-            current.take();
-        }
-    }
-
-    async fn connection(&self) -> Result<Connection, Error> {
-        let mut current = self.current.lock().await;
-        match &*current {
-            Some(connection) if connection.is_open() => Ok(connection.clone()),
-            _ => {
-                let connection = Connection::start(self.opener.open().await?);
-                Ok(current.insert(connection).clone())
+impl Reader for SplitStream<Socket> {
+    async fn next(&mut self) -> Result<Incoming, End> {
+        match StreamExt::next(self).await {
+            Some(Ok(Message::Text(text))) => Ok(frame::read(&text)),
+            Some(Ok(Message::Close(frame))) => {
+                let reason = frame.map(|frame| frame.to_string()).unwrap_or_default();
+                let why = format!("the server closed the connection: {reason}");
+                Err(End::Broken(why))
             }
+            Some(Ok(_)) => Ok(Incoming::Other),
+            Some(Err(error)) => Err(End::Broken(format!("the connection broke: {error}"))),
+            None => Err(End::Broken("the connection ended".to_owned())),
         }
+    }
+}
+
+impl Writer for SplitSink<Socket, Message> {
+    async fn write(
+        &mut self,
+        frames: &mut Vec<String>,
+        begun: impl FnOnce() + Send,
+    ) -> Result<(), Cause> {
+        begun();
+        for frame in frames.drain(..) {
+            self.feed(Message::text(frame)).await?;
+        }
+        Ok(self.flush().await?)
+    }
+
+    async fn ping(&mut self) -> Result<(), Cause> {
+        Ok(self.send(Message::Ping(Bytes::new())).await?)
+    }
+
+    async fn close(&mut self) -> Result<(), Cause> {
+        Ok(SinkExt::close(self).await?)
     }
 }

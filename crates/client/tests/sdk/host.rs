@@ -1,11 +1,12 @@
 //! A server that listens, and functions that can be watched.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use forrst_client::{Acquire, Call, Client, Lease, LockInfo, Retry};
+use forrst_client::{Acquire, Call, Client, Error, Lease, LockInfo, Retry};
 use forrst_protocol::ErrorCode;
 use forrst_server::schemars::{self, JsonSchema};
 use forrst_server::{Context, FunctionError, Server};
@@ -13,8 +14,10 @@ use forrst_stores::MemoryStore;
 pub(crate) use forrst_testkit::asynchronous::{soon, until};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
 
 #[derive(Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Charge {
@@ -41,6 +44,9 @@ pub(crate) struct Host {
     pub(crate) address: SocketAddr,
     charges: Arc<AtomicUsize>,
     gate: Arc<Semaphore>,
+    /// Where its unix socket is.
+    folder: TempDir,
+    serving: JoinSet<()>,
 }
 
 impl Host {
@@ -49,6 +55,16 @@ impl Host {
     }
 
     pub(crate) async fn start_at(address: SocketAddr) -> Self {
+        Self::start_in(address, tempfile::tempdir().unwrap()).await
+    }
+
+    /// Another server in the place of one that was stopped.
+    pub(crate) async fn start_again(self) -> Self {
+        self.serving.join_all().await;
+        Self::start_in(self.address, self.folder).await
+    }
+
+    async fn start_in(address: SocketAddr, folder: TempDir) -> Self {
         let charges = Arc::new(AtomicUsize::new(0));
         let gate = Arc::new(Semaphore::new(0));
         let (count, at_gate) = (charges.clone(), gate.clone());
@@ -98,7 +114,9 @@ impl Host {
             .unwrap();
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn({
+        let mut serving = JoinSet::new();
+        serving.spawn(server.bind_unix(&socket_in(&folder)).await.unwrap());
+        serving.spawn({
             let server = server.clone();
             async move { server.serve_on(listener).await }
         });
@@ -107,6 +125,8 @@ impl Host {
             address,
             charges,
             gate,
+            folder,
+            serving,
         }
     }
 
@@ -122,9 +142,21 @@ impl Host {
             .unwrap()
     }
 
+    pub(crate) fn unix(&self) -> Client {
+        Client::builder(self.unix_url()).build().unwrap()
+    }
+
+    pub(crate) fn unix_url(&self) -> String {
+        format!("unix:{}", self.socket().display())
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        socket_in(&self.folder)
+    }
+
     /// One client for each way to the server.
-    pub(crate) fn clients(&self) -> [Client; 2] {
-        [self.http(), self.websocket()]
+    pub(crate) fn clients(&self) -> [Client; 3] {
+        [self.http(), self.websocket(), self.unix()]
     }
 
     /// How often `payments.charge` has run.
@@ -133,7 +165,11 @@ impl Host {
     }
 
     pub(crate) fn open_gate(&self) {
-        self.gate.add_permits(1);
+        self.open_gate_for(1);
+    }
+
+    pub(crate) fn open_gate_for(&self, calls: usize) {
+        self.gate.add_permits(calls);
     }
 
     pub(crate) async fn until_waiting(&self, count: usize) {
@@ -164,6 +200,10 @@ impl Host {
     }
 }
 
+fn socket_in(folder: &TempDir) -> PathBuf {
+    folder.path().join("socket")
+}
+
 pub(crate) fn charge() -> Charge {
     Charge {
         user: "user_123".to_owned(),
@@ -174,6 +214,11 @@ pub(crate) fn charge() -> Charge {
 /// A call of `payments.charge`, to be made.
 pub(crate) fn charging(client: &Client) -> Call<Receipt> {
     client.call("payments.charge", charge())
+}
+
+/// A call that lasts until the gate is opened for it.
+pub(crate) fn wait_at_the_gate(client: &Client) -> JoinHandle<Result<Value, Error>> {
+    tokio::spawn(client.call("test.gate", json!({})).into_future())
 }
 
 pub(crate) async fn acquired(acquire: Acquire) -> Lease {

@@ -14,4 +14,5 @@ mod proxy;
 mod raw_server;
 mod retries;
 mod tls;
+mod unix;
 mod websocket;

@@ -1,16 +1,11 @@
 //! Many calls over one WebSocket.
 
-use forrst_client::{Client, Error, Retry};
+use forrst_client::{Error, Retry};
 use futures_util::future::join_all;
-use serde_json::{Value, json};
-use tokio::task::JoinHandle;
+use serde_json::json;
 
-use crate::host::{Charge, Host, Receipt, charging, ms, soon};
+use crate::host::{Charge, Host, Receipt, charging, ms, soon, wait_at_the_gate};
 use crate::proxy::host_behind_proxy;
-
-fn wait_at_the_gate(client: &Client) -> JoinHandle<Result<Value, Error>> {
-    tokio::spawn(client.call("test.gate", json!({})).into_future())
-}
 
 #[tokio::test]
 async fn many_calls_share_one_connection_and_each_gets_its_own_answer() {
@@ -55,9 +50,7 @@ async fn the_connection_is_opened_again_after_the_server_was_started_again() {
         .attempts(1_000);
     let call = tokio::spawn(charging(&client).retry(patient).into_future());
     tokio::time::sleep(ms(50)).await;
-    let address = host.address;
-    drop(host);
-    let host = Host::start_at(address).await;
+    let host = host.start_again().await;
     soon(call).await.unwrap().unwrap();
     assert_eq!(host.charges(), 1);
 }

@@ -16,3 +16,4 @@ mod run;
 mod server;
 mod shown;
 mod terminal;
+mod unix;

@@ -1,8 +1,11 @@
 //! JSON-RPC 2.0 frames.
 
-use forrst_protocol::Request;
+use forrst_protocol::{Request, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+
+use crate::Error;
+use crate::transport::wire::{self, Answer};
 
 #[derive(Serialize)]
 struct Outgoing<'a> {
@@ -22,11 +25,24 @@ pub(super) fn write(id: u64, request: &Request<'_>) -> Result<String, serde_json
     })
 }
 
-/// A frame that came in.
+/// What came in.
+pub(super) fn read(text: &str) -> wire::Incoming {
+    match serde_json::from_str::<Incoming<'_>>(text) {
+        Ok(frame) => wire::Incoming::Answer {
+            number: frame.id,
+            answer: frame.into_answer(),
+        },
+        Err(error) => {
+            tracing::warn!(%error, "a server sent something that is not JSON-RPC");
+            wire::Incoming::Other
+        }
+    }
+}
+
 #[derive(Deserialize)]
-pub(super) struct Incoming<'a> {
-    /// Which request it answers; none when the server could not read that.
-    pub(super) id: Option<u64>,
+struct Incoming<'a> {
+    /// Which request it answers; `None` when the server could not read that.
+    id: Option<u64>,
     #[serde(borrow)]
     result: Option<&'a RawValue>,
     error: Option<FrameError>,
@@ -38,18 +54,18 @@ struct FrameError {
     message: String,
 }
 
-impl<'a> Incoming<'a> {
-    pub(super) fn read(text: &'a str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(text)
-    }
-
-    /// The Forrst answer, or what the server did not like about the frame.
-    pub(super) fn into_answer(self) -> Result<Box<RawValue>, String> {
-        match (self.result, self.error) {
-            (Some(result), None) => Ok(result.to_owned()),
-            (_, Some(error)) => Err(format!("JSON-RPC error {}: {}", error.code, error.message)),
-            (None, None) => Err("a JSON-RPC frame without result and error".to_owned()),
-        }
+impl Incoming<'_> {
+    /// The Forrst answer, or what is wrong with the frame.
+    fn into_answer(self) -> Answer {
+        let wrong = match (self.result, self.error) {
+            (Some(result), None) => {
+                let answer = Response::parse(result.get().as_bytes());
+                return answer.map_err(|why| Error::Protocol(why.into()));
+            }
+            (_, Some(error)) => format!("JSON-RPC error {}: {}", error.code, error.message),
+            (None, None) => "a JSON-RPC frame without result and error".to_owned(),
+        };
+        Err(Error::Protocol(wrong.into()))
     }
 }
 
@@ -71,12 +87,27 @@ mod tests {
 
     #[test]
     fn answers_are_results_or_errors_of_the_frame() {
-        let answer = |text| Incoming::read(text).unwrap().into_answer();
-        let good = answer(r#"{"jsonrpc":"2.0","id":1,"result":{"a":1}}"#).unwrap();
-        assert_eq!(good.get(), r#"{"a":1}"#);
-        let bad = answer(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"no"}}"#);
-        assert_eq!(bad.unwrap_err(), "JSON-RPC error -32600: no");
-        assert!(answer(r#"{"jsonrpc":"2.0","id":1}"#).is_err());
-        assert!(Incoming::read("[]").is_err());
+        let answer = |text: &str| match read(text) {
+            wire::Incoming::Answer { number, answer } => (number, answer),
+            wire::Incoming::Other => panic!("{text} is an answer"),
+        };
+        let good = r#"{"protocol":{"name":"forrst","version":"0.1.0"},"id":"r","result":{"a":1}}"#;
+        let (number, good) = answer(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{good}}}"#));
+        assert_eq!(number, Some(1));
+        assert_eq!(good.unwrap().result().unwrap().get(), r#"{"a":1}"#);
+        for (text, says) in [
+            (
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"no"}}"#,
+                "JSON-RPC error -32600: no",
+            ),
+            (r#"{"jsonrpc":"2.0","id":1}"#, "without result"),
+            (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, "protocol"),
+        ] {
+            let (number, bad) = answer(text);
+            assert_eq!(number, Some(1));
+            let error = bad.unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        assert!(matches!(read("[]"), wire::Incoming::Other));
     }
 }

@@ -2,14 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
@@ -21,46 +19,36 @@ use crate::transport::{Access, MAX_ANSWER_BYTES, refused};
 use crate::{Cause, Error};
 
 /// A connection, encrypted or not.
-pub(super) trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
 
-pub(super) type Socket = WebSocketStream<Box<dyn Bytes>>;
+pub(crate) type Socket = WebSocketStream<Box<dyn Bytes>>;
 
-pub(super) struct Opener {
+pub(crate) struct WebSocket {
     url: Url,
     authorization: Option<HeaderValue>,
     tls: TlsConnector,
-    patience: Duration,
 }
 
-impl fmt::Debug for Opener {
+impl fmt::Debug for WebSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Opener").field(&self.url.as_str()).finish()
+        f.debug_tuple("WebSocket")
+            .field(&self.url.as_str())
+            .finish()
     }
 }
 
-impl Opener {
-    pub(super) fn new(url: Url, access: Access) -> Self {
+impl WebSocket {
+    pub(in crate::transport) fn new(url: Url, access: Access) -> Self {
         Self {
             url,
             authorization: access.authorization,
             tls: TlsConnector::from(Arc::new(access.tls)),
-            patience: access.connect_timeout,
         }
     }
 
     pub(super) async fn open(&self) -> Result<Socket, Error> {
-        match timeout(self.patience, self.try_open()).await {
-            Ok(opened) => opened,
-            Err(_) => {
-                let why = format!("no connection within {:?}", self.patience);
-                Err(Error::Unreachable(why.into()))
-            }
-        }
-    }
-
-    async fn try_open(&self) -> Result<Socket, Error> {
         let bytes = self.connect().await.map_err(Error::Unreachable)?;
         let request = self
             .handshake()
