@@ -228,6 +228,11 @@ struct Options {
     #[arg(long, env = "FORRST_LOG_FORMAT", value_name = "FORMAT")]
     log_format: Option<LogFormat>,
 
+    /// Which lines are logged: those of this level and above; at debug, there is one for every request. `RUST_LOG`, if set,
+    /// counts instead: it can name targets, as in `info,forrst::request=debug` [default: info]
+    #[arg(long, env = "FORRST_LOG_LEVEL", value_name = "LEVEL")]
+    log_level: Option<LogLevel>,
+
     /// Show the keys of locks in the log, instead of a hash of each
     #[arg(
         long, env = "FORRST_LOG_KEYS", value_name = "BOOL", num_args = 0..=1, require_equals = true,
@@ -249,6 +254,18 @@ pub(crate) enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// How much is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogLevel {
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+    Trace,
 }
 
 /// What an answer of the embedded store has survived.
@@ -283,6 +300,7 @@ pub(crate) struct Settings {
     pub(crate) drain_timeout: Duration,
     pub(crate) node: Option<String>,
     pub(crate) log_format: LogFormat,
+    pub(crate) log_level: LogLevel,
     pub(crate) audit_log: Option<PathBuf>,
 }
 
@@ -400,6 +418,7 @@ impl Options {
             ),
             node: self.node.or(file.node),
             log_format: self.log_format.or(file.log_format).unwrap_or_default(),
+            log_level: self.log_level.or(file.log_level).unwrap_or_default(),
             audit_log: self.audit_log.or(file.audit_log),
         })
     }

@@ -33,7 +33,8 @@ pub(crate) fn run(settings: Settings) -> Result<(), CommandError> {
     #[cfg(feature = "otlp")]
     let traces = crate::traces::Traces::start()?;
     let log = Log::start(settings.log_format);
-    let subscriber = tracing_subscriber::registry().with(log.layer(settings.log_format));
+    let lines = log.layer(settings.log_format, settings.log_level);
+    let subscriber = tracing_subscriber::registry().with(lines);
     #[cfg(feature = "otlp")]
     let subscriber = subscriber.with(traces.layer());
     subscriber.init();

@@ -14,7 +14,7 @@ use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{EnvFilter, Layer};
 
-use crate::options::LogFormat;
+use crate::options::{LogFormat, LogLevel};
 
 /// How many lines wait to be written, at most. The longest are about 2 KiB.
 const QUEUE: usize = 4096;
@@ -50,12 +50,11 @@ impl Log {
         Self { writer, guard }
     }
 
-    /// Lines go to stderr; `RUST_LOG` chooses which.
-    pub(super) fn layer<S>(&self, format: LogFormat) -> impl Layer<S> + use<S>
+    /// Lines go to stderr.
+    pub(super) fn layer<S>(&self, format: LogFormat, level: LogLevel) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'a> LookupSpan<'a>,
     {
-        let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
         let lines = tracing_subscriber::fmt::layer()
             // A log that cannot be written must not end the server: errors go to stderr, which is the log.
             .log_internal_errors(false)
@@ -67,7 +66,7 @@ impl Log {
                 .boxed(),
             LogFormat::Json => lines.json().boxed(),
         };
-        lines.with_filter(filter)
+        lines.with_filter(filter(level))
     }
 
     /// Counts the lines that were dropped.
@@ -88,6 +87,22 @@ impl Log {
             let _ = wait.recv_timeout(LAST_LINES);
         }
     }
+}
+
+/// Which lines are written: `RUST_LOG` counts more than the level.
+fn filter(level: LogLevel) -> EnvFilter {
+    let directives = match level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        // Libraries say much at these levels, and may show what callers send.
+        LogLevel::Debug => "info,forrst=debug",
+        LogLevel::Trace => "info,forrst=trace",
+    };
+    let set = std::env::var(EnvFilter::DEFAULT_ENV).ok();
+    let set = set.filter(|set| !set.is_empty());
+    let set = set.and_then(|set| EnvFilter::try_new(set).ok());
+    set.unwrap_or_else(|| EnvFilter::new(directives))
 }
 
 /// What the thread writes to: stderr, with a line about those that were dropped.

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use forrst_testkit::{Running, request, until};
+use forrst_testkit::{Running, Serve, request, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -58,6 +58,78 @@ fn a_line_about_a_traced_call_has_the_ids_of_its_trace() {
         .find(|line| line.contains("the demonstration of a panic"));
     let panic = panic.unwrap_or_else(|| panic!("the panic is not logged:\n{errors}"));
     assert!(panic.contains("trace-of-the-panic"), "{panic}");
+}
+
+/// The lines of a server that answers a ping and ends.
+fn lines_of(serve: Serve) -> Vec<Value> {
+    let running = serve.argument("--log-format").argument("json").start();
+    running.call("urn:cline:forrst:fn:ping", json!({}));
+    greet_by_http2(&running);
+    running.signal(Signal::TERM);
+    assert_eq!(running.wait().code(), Some(0));
+    let errors = running.errors();
+    let lines = errors.lines().map(serde_json::from_str);
+    lines.collect::<Result<_, _>>().unwrap()
+}
+
+/// The library for HTTP/2 logs much at `DEBUG`.
+fn greet_by_http2(running: &Running) {
+    let mut stream = TcpStream::connect(running.address()).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        .unwrap();
+    stream.write_all(&settings).unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+}
+
+/// Whether there are lines at `DEBUG`, about the ping, and at `INFO`, about the end.
+fn shown(serve: Serve) -> (bool, bool) {
+    let lines = lines_of(serve);
+    let is_ping = |line: &Value| line["fields"]["function"] == "urn:cline:forrst:fn:ping";
+    let is_end = |line: &Value| line["fields"]["message"] == "shutting down";
+    (lines.iter().any(is_ping), lines.iter().any(is_end))
+}
+
+#[test]
+fn the_level_chooses_the_lines() {
+    let at = |level| shown(demo(&["--log-level", level]));
+    assert_eq!(shown(demo(&[])), (false, true));
+    assert_eq!(at("debug"), (true, true));
+    assert_eq!(at("info"), (false, true));
+    assert_eq!(at("warn"), (false, false));
+    let by_variable = demo(&[]).variable("FORRST_LOG_LEVEL", "debug");
+    assert_eq!(shown(by_variable), (true, true));
+    assert_eq!(
+        shown(demo(&[]).config("log-level = 'warn'")),
+        (false, false)
+    );
+}
+
+#[test]
+fn rust_log_counts_more_than_the_level() {
+    let at_warn = |rust_log| demo(&["--log-level", "warn"]).variable("RUST_LOG", rust_log);
+    assert_eq!(shown(at_warn("info")), (false, true));
+    assert_eq!(shown(at_warn("error,forrst::request=debug")), (true, false));
+    assert_eq!(
+        shown(demo(&["--log-level", "debug"]).variable("RUST_LOG", "")),
+        (true, true),
+        "a variable that is set to nothing is as good as none"
+    );
+}
+
+#[test]
+fn libraries_stay_quiet_at_every_level() {
+    let lines = lines_of(demo(&["--log-level", "trace"]));
+    assert!(lines.iter().any(|line| line["level"] == "DEBUG"));
+    for line in lines {
+        let target = line["target"].as_str().unwrap();
+        let is_quiet = ["ERROR", "WARN", "INFO"].contains(&line["level"].as_str().unwrap());
+        assert!(target.starts_with("forrst") || is_quiet, "{line}");
+    }
 }
 
 #[test]
@@ -138,7 +210,8 @@ fn call_often(running: &Running, count: usize) {
 
 #[test]
 fn a_log_that_nobody_reads_stops_neither_calls_nor_the_end() {
-    let running = demo(&["--drain-timeout", "2s"]).start_with_unread_errors();
+    let running =
+        demo(&["--drain-timeout", "2s", "--log-level", "debug"]).start_with_unread_errors();
     call_often(&running, MANY);
     get(&running, "/health");
     let metrics = get(&running, "/metrics");
@@ -153,8 +226,9 @@ fn a_log_that_nobody_reads_stops_neither_calls_nor_the_end() {
 
 #[test]
 fn a_log_that_is_read_again_says_how_many_lines_are_missing() {
-    for format in [&[][..], &["--log-format", "json"]] {
-        let running = demo(format).start_with_unread_errors();
+    for format in ["text", "json"] {
+        let options = ["--log-level", "debug", "--log-format", format];
+        let running = demo(&options).start_with_unread_errors();
         call_often(&running, MANY);
         running.read_errors();
         until("the lines that are missing are counted", || {
@@ -164,7 +238,7 @@ fn a_log_that_is_read_again_says_how_many_lines_are_missing() {
         assert_eq!(running.wait().code(), Some(0));
         let errors = running.errors();
         assert!(errors.contains("bye"), "the last line is missing");
-        if !format.is_empty() {
+        if format == "json" {
             for line in errors.lines() {
                 serde_json::from_str::<Value>(line).unwrap_or_else(|why| panic!("{why}: {line}"));
             }

@@ -51,6 +51,7 @@ fn wrong_flags_and_values() {
             &["--max-connections", "many"],
         ),
         (&["--log-format", "xml"], &["--log-format", "xml", "json"]),
+        (&["--log-level", "loud"], &["--log-level", "loud", "debug"]),
         (&["--durability", "some"], &["--durability", "some"]),
         (&["--demo", "--demo"], &["--demo"]),
     ] {
@@ -94,6 +95,7 @@ fn wrong_files() {
         ("\nmax-body = '1GB'", &["forrst.toml", "2", "max-body"]),
         ("demo = 'yes'", &["forrst.toml", "demo"]),
         ("log-format = 'xml'", &["forrst.toml", "xml", "json"]),
+        ("log-level = 'loud'", &["forrst.toml", "loud", "debug"]),
         (
             "[server]\nlisten = '127.0.0.1:0'",
             &["forrst.toml", "server"],
@@ -207,6 +209,7 @@ fn help_says_what_can_be_set() {
         "remember-releases",
         "node",
         "log-format",
+        "log-level",
         "config",
     ] {
         assert!(output.contains(&format!("--{flag}")), "{flag}");

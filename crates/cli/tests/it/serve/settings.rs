@@ -78,6 +78,7 @@ fn every_option_can_come_from_the_environment() {
         .variable("FORRST_DEMO", "true")
         .variable("FORRST_NODE", "from-env")
         .variable("FORRST_LOG_FORMAT", "json")
+        .variable("FORRST_LOG_LEVEL", "warn")
         .variable("FORRST_DRAIN_TIMEOUT", "1s")
         .variable("FORRST_MAX_CONNECTIONS", "5");
     let running = serve.start();
@@ -92,7 +93,7 @@ fn every_option_can_come_from_the_environment() {
 #[test]
 fn every_option_can_come_from_the_file() {
     let serve = bare(&[]).config(
-        "listen = '127.0.0.1:0'\nstore = 'memory:'\nunix = 'socket'\ndemo = true\nnode = 'from-file'\nlog-format = 'json'\n\
+        "listen = '127.0.0.1:0'\nstore = 'memory:'\nunix = 'socket'\ndemo = true\nnode = 'from-file'\nlog-format = 'json'\nlog-level = 'warn'\n\
          max-ttl = '1h'\nmax-block = '1m'\nmax-body = '1KiB'\nmax-connections = 5\ndrain-timeout = '1s'\nremember-releases = '2s'\ndurability = 'process'\n",
     );
     let running = serve.start();
