@@ -39,7 +39,7 @@ impl Extension for Audit {
         let options = call.options.cloned().unwrap_or_default();
         let wrong = |error: serde_json::Error| {
             ErrorObject::new(ErrorCode::InvalidArguments, error.to_string())
-                .at(call.pointer.clone().key("options"))
+                .at(call.pointer().key("options"))
         };
         let Options { reason } = options.deserialize().map_err(wrong)?;
         Ok(Box::new(AuditedCall {

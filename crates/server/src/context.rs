@@ -1,27 +1,37 @@
 //! What a function knows about the call it serves.
 
+mod builder;
+mod cancellation;
+mod values;
+
+use std::ops::Deref;
 use std::sync::Arc;
 
 use forrst_lock::{Fence, Lease, LockName, LossNotice};
-use forrst_protocol::{ErrorObject, FunctionName, RawObject, RequestId, Version};
+use forrst_protocol::{FunctionName, RawObject, RequestId, Version};
+use smallvec::SmallVec;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use self::builder::ContextBuilder;
+pub(crate) use self::cancellation::{Cancellation, Stop};
+pub use self::values::MissingState;
+pub(crate) use self::values::Values;
 use crate::access::{Caller, Credential};
-use crate::core::{Core, NotedLocks};
+use crate::core::{NotedLocks, Served};
 use crate::extension::{Deadline, Trace};
 
 /// What a function is given besides its arguments. Cheap to clone.
+///
+/// A unit test of a function makes one with [`builder`](Self::builder).
 #[derive(Debug, Clone)]
 pub struct Context {
-    pub(crate) server: Arc<Core>,
     pub(crate) call: Arc<CallInfo>,
     pub(crate) deadline: Option<Arc<Deadline>>,
     pub(crate) trace: Option<Arc<Trace>>,
-    pub(crate) lease: Option<HeldLease>,
-    pub(crate) cancellation: CancellationToken,
-    /// Whether a task of its own runs the call already, so that the caller may hang up.
-    pub(crate) is_detached: bool,
+    pub(crate) lease: Option<Arc<HeldLease>>,
+    /// What extensions have added.
+    pub(crate) values: Values,
 }
 
 /// What is the same for the whole call.
@@ -38,13 +48,30 @@ pub(crate) struct CallInfo {
     pub(crate) from: Option<Arc<str>>,
     pub(crate) received: Instant,
     pub(crate) locks: NotedLocks,
+    /// The state of the application.
+    pub(crate) state: Values,
+    pub(crate) cancellation: Cancellation,
+}
+
+/// A call with the server that serves it, for the server's own functions.
+#[derive(Debug, Clone)]
+pub(crate) struct ServedCall {
+    pub(crate) server: Served,
+    pub(crate) context: Context,
+}
+
+impl Deref for ServedCall {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.context
+    }
 }
 
 impl Context {
-    /// Returns when the caller may not call any more, with the refusal.
-    pub(crate) async fn revoked(&self) -> ErrorObject {
-        let access = &self.server.access;
-        access.revoked(&self.call.credential).await
+    /// Makes a context for a unit test of a function.
+    pub fn builder() -> ContextBuilder {
+        ContextBuilder::default()
     }
 
     /// Notes which locks the call is about, for the log.
@@ -88,31 +115,53 @@ impl Context {
     ///
     /// The function itself is dropped then. What it has spawned is told by this.
     pub fn cancellation(&self) -> &CancellationToken {
-        &self.cancellation
+        self.call.cancellation.token()
     }
 
     /// The lock that the call holds, when the caller asked for one.
     pub fn lease(&self) -> Option<&HeldLease> {
-        self.lease.as_ref()
+        self.lease.as_deref()
     }
 
     /// The trace that the call is part of, to be passed on in calls to others.
     pub fn trace(&self) -> Option<&Trace> {
         self.trace.as_deref()
     }
+
+    /// What the server was given as [`state`](crate::ServerBuilder::state): a pool of database connections, for example.
+    ///
+    /// # Errors
+    ///
+    /// When it was given nothing of this type. With `?` in a function, the log names the type, and the caller gets
+    /// `INTERNAL_ERROR`.
+    pub fn state<T: Send + Sync + 'static>(&self) -> Result<&T, MissingState> {
+        self.call.state.get().ok_or_else(MissingState::of::<T>)
+    }
+
+    /// What an extension has added for those that run inside of it, the function among them: see [`with`](Self::with).
+    pub fn get<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.values.get()
+    }
+
+    /// Adds a value for those that run inside of an extension, and replaces one of the same type.
+    #[must_use]
+    pub fn with<T: Send + Sync + 'static>(mut self, value: T) -> Self {
+        self.values.insert(value);
+        self
+    }
 }
 
 /// The lock that is held while the function runs.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct HeldLease {
     lease: Lease,
     /// In the order of the request.
-    names: Vec<LockName>,
+    names: SmallVec<[LockName; 1]>,
     loss: LossNotice,
 }
 
 impl HeldLease {
-    pub(crate) fn new(lease: Lease, names: Vec<LockName>, loss: LossNotice) -> Self {
+    pub(crate) fn new(lease: Lease, names: SmallVec<[LockName; 1]>, loss: LossNotice) -> Self {
         Self { lease, names, loss }
     }
 

@@ -7,18 +7,22 @@ mod admission;
 mod record;
 mod refusals;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{self, Poll};
 
 use forrst_lock::{KeyStyle, LockService, Secret};
 use forrst_protocol::{
-    ErrorCode, ErrorObject, MAX_PROBLEMS, Pointer, Problems, RawObject, Rejection, Request,
-    RequestId, Response, Urn, Version,
+    ErrorCode, ErrorObject, ExtensionData, MAX_PROBLEMS, Pointer, Problems, RawObject, Rejection,
+    Request, RequestId, Response, Urn, Version,
 };
-use futures_util::FutureExt;
+use futures_util::future::CatchUnwind;
+use futures_util::{FutureExt, poll};
+use smallvec::SmallVec;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -31,9 +35,12 @@ pub(crate) use self::refusals::{Refusals, one_frame};
 use crate::Context;
 use crate::access::{Access, Caller, Credential};
 use crate::audit::Audit;
-use crate::context::CallInfo;
+use crate::context::{CallInfo, Cancellation, Stop, Values};
 use crate::error::internal_error;
-use crate::extension::{End, Extension, ExtensionCall, Next, Outcome, Step, Trace, Tracing};
+use crate::extension::{
+    AtomicLock, DeadlineExtension, End, Extension, ExtensionCall, Next, Retry, Stage, Step, Trace,
+    Tracing, extension_pointer,
+};
 use crate::limits::{HeldLocks, Limits, RateLimit, Refusal, Room};
 use crate::metrics::{Activity, Metrics};
 use crate::registry::{Registered, Registry};
@@ -47,7 +54,7 @@ const MOST_NAMED: usize = 16;
 /// What every request can reach.
 pub(crate) struct Core {
     pub(crate) service: String,
-    pub(crate) node: String,
+    pub(crate) node: Arc<str>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) access: Access,
     pub(crate) rate: RateLimit<forrst_lock::Caller>,
@@ -72,7 +79,33 @@ pub(crate) struct Core {
     /// No new connections; those that are open end after the request they are at.
     pub(crate) draining: CancellationToken,
     /// Functions that still run are ended.
-    pub(crate) stop: CancellationToken,
+    pub(crate) stop: Arc<Stop>,
+    /// What the application gives to its functions.
+    pub(crate) state: Values,
+}
+
+/// The server of one call. All threads count the references to the server itself in one place, and pass the cache line of that
+/// number to each other; so a call has one of them, and counts those within it here.
+#[derive(Debug, Clone)]
+pub(crate) struct Served(Arc<Reference>);
+
+#[derive(Debug)]
+struct Reference {
+    core: Arc<Core>,
+}
+
+impl Served {
+    fn by(core: Arc<Core>) -> Self {
+        Self(Arc::new(Reference { core }))
+    }
+}
+
+impl Deref for Served {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.0.core
+    }
 }
 
 impl fmt::Debug for Core {
@@ -89,11 +122,42 @@ impl fmt::Debug for Core {
 #[derive(Default)]
 pub(crate) struct Extensions {
     pub(crate) all: Vec<Box<dyn Extension>>,
-    by_urn: HashMap<String, usize>,
+    /// So few that comparing them is faster than hashing.
+    by_urn: Vec<(String, usize)>,
+    lock_place: usize,
 }
 
 impl Extensions {
-    pub(crate) fn add(&mut self, extension: Box<dyn Extension>) -> Result<(), BuildError> {
+    /// Where `deadline` is.
+    pub(crate) const DEADLINE: usize = 0;
+
+    /// Before it are `deadline`, `tracing` and `retry`, which only watch.
+    pub(crate) const FIRST_OF_USERS: usize = 3;
+
+    pub(crate) fn new(
+        limits: &Arc<Limits>,
+        of_users: Vec<Box<dyn Extension>>,
+    ) -> Result<Self, BuildError> {
+        let mut inside = of_users;
+        let is_before = |extension: &mut Box<dyn Extension>| extension.stage() == Stage::BeforeLock;
+        let before: Vec<_> = inside.extract_if(.., is_before).collect();
+        let mut extensions = Self::default();
+        extensions.add(Box::new(DeadlineExtension))?;
+        extensions.add(Box::new(Tracing))?;
+        extensions.add(Box::new(Retry))?;
+        for extension in before {
+            extensions.add(extension)?;
+        }
+        extensions.lock_place = extensions.all.len();
+        let limits = limits.clone();
+        extensions.add(Box::new(AtomicLock { limits }))?;
+        for extension in inside {
+            extensions.add(extension)?;
+        }
+        Ok(extensions)
+    }
+
+    fn add(&mut self, extension: Box<dyn Extension>) -> Result<(), BuildError> {
         for urn in [Some(extension.urn()), extension.alias()]
             .into_iter()
             .flatten()
@@ -101,16 +165,23 @@ impl Extensions {
             if Urn::parse(urn).is_err() {
                 return Err(BuildError::ExtensionUrn(urn.to_owned()));
             }
-            if self.by_urn.insert(urn.to_owned(), self.all.len()).is_some() {
+            if self.find(urn).is_some() {
                 return Err(BuildError::ExtensionTwice(urn.to_owned()));
             }
+            self.by_urn.push((urn.to_owned(), self.all.len()));
         }
         self.all.push(extension);
         Ok(())
     }
 
     pub(crate) fn find(&self, urn: &str) -> Option<usize> {
-        self.by_urn.get(urn).copied()
+        let (_, index) = self.by_urn.iter().find(|(own, _)| own == urn)?;
+        Some(*index)
+    }
+
+    /// Where `atomicLock` is.
+    pub(crate) fn lock_place(&self) -> usize {
+        self.lock_place
     }
 }
 
@@ -159,8 +230,11 @@ impl Core {
         body: impl AsRef<[u8]> + Send,
         origin: Origin,
     ) -> Response {
+        if !span::is_traced() {
+            return self.answer_in_span(body, origin).await;
+        }
         let span = span::request(origin.traceparent.as_deref());
-        self.answer_in_span(body, origin).instrument(span).await
+        Box::pin(self.answer_in_span(body, origin).instrument(span)).await
     }
 
     async fn answer_in_span(
@@ -196,12 +270,12 @@ impl Core {
     }
 
     /// Reads a request; the response where there is nothing to run.
-    fn prepare(
-        self: &Arc<Self>,
+    fn prepare<'a>(
+        self: &'a Arc<Self>,
         body: &[u8],
         admitted: Result<Caller, ErrorObject>,
         origin: Origin,
-        record: &mut Record<'_>,
+        record: &mut Record<'a>,
     ) -> Result<Ready, Box<Response>> {
         let request = Request::parse(body);
         if let Ok(request) = &request {
@@ -286,7 +360,6 @@ impl Core {
         };
         let version = function.map(|function| function.version.clone());
         let context = Context {
-            server: self.clone(),
             call: Arc::new(CallInfo {
                 id: request.id.clone(),
                 function: request.call.function,
@@ -297,23 +370,24 @@ impl Core {
                 from: origin.from,
                 received: origin.received,
                 locks,
+                state: self.state.clone(),
+                cancellation: Cancellation::new(self.stop.clone()),
             }),
             deadline: None,
             trace: None,
             lease: None,
-            cancellation: self.stop.child_token(),
-            is_detached: function.is_some_and(|function| function.is_system),
+            values: Values::default(),
         };
+        // A function of the system does not outlive its caller.
+        let is_detached = function.is_some_and(|function| function.is_system);
         Ok(Ready {
             id: request.id,
             asked: request.extensions.into_iter().map(|e| e.urn).collect(),
-            next: Next::new(plan, end),
+            next: Next::new(Served::by(self.clone()), plan, end, is_detached),
             context,
         })
     }
-}
 
-impl Core {
     /// Takes the bytes of an answer that is no function's.
     pub(crate) fn expect_answer(&self, room: &Room, bytes: usize) -> Result<(), ErrorObject> {
         let expected = room.expect_answer(bytes);
@@ -325,7 +399,7 @@ impl Core {
 struct Ready {
     id: RequestId,
     /// The extensions in the order of the request.
-    asked: Vec<Urn>,
+    asked: SmallVec<[Urn; 1]>,
     next: Next,
     context: Context,
 }
@@ -333,14 +407,13 @@ struct Ready {
 impl Ready {
     async fn run(self) -> Response {
         let (result, mut data) = self.next.run(self.context).await.into_parts();
-        data.sort_by_key(|(urn, _)| self.asked.iter().position(|asked| asked == urn));
+        let index = |data: &ExtensionData| self.asked.iter().position(|urn| urn == data.urn());
+        data.sort_by_key(index);
         let response = match result {
             Ok(result) => Response::success_raw(self.id, result),
             Err(errors) => Response::failure(Some(self.id), errors),
         };
-        data.into_iter().fold(response, |response, (urn, data)| {
-            response.with_extension(urn, data)
-        })
+        response.with_extensions(data)
     }
 }
 
@@ -358,13 +431,13 @@ impl<'a> Asked<'a> {
         &'a self,
         urn: &'a Urn,
         options: Option<&'a RawObject<'a>>,
-        pointer: Pointer,
+        index: Option<usize>,
     ) -> ExtensionCall<'a> {
         ExtensionCall {
             urn,
             options,
-            pointer,
             function: &self.request.call.function,
+            index,
             caller: self.caller,
             traceparent: self.traceparent,
             locks: self.locks,
@@ -374,13 +447,12 @@ impl<'a> Asked<'a> {
 
 impl Core {
     /// Checks the extensions that a request names.
-    fn plan(&self, asked: &Asked<'_>, problems: &mut Problems) -> Vec<Step> {
+    fn plan(&self, asked: &Asked<'_>, problems: &mut Problems) -> SmallVec<[Step; 1]> {
         let Asked { request, .. } = asked;
-        let mut plan: Vec<Step> = Vec::new();
+        let mut plan = SmallVec::new();
         let mut unsupported: Vec<(usize, &str)> = Vec::new();
-        let mut seen = Vec::new();
+        let mut seen: SmallVec<[usize; 4]> = SmallVec::new();
         for (index, extension) in request.extensions.iter().enumerate() {
-            let pointer = Pointer::root().key("extensions").index(index);
             let urn = extension.urn.as_str();
             let Some(place) = self.extensions.find(urn) else {
                 if extension.required && unsupported.len() < MOST_NAMED {
@@ -391,7 +463,8 @@ impl Core {
             if seen.contains(&place) {
                 problems.note(|| {
                     let message = format!("`{urn}` is asked for twice");
-                    ErrorObject::new(ErrorCode::InvalidRequest, message).at(pointer)
+                    let error = ErrorObject::new(ErrorCode::InvalidRequest, message);
+                    error.at(extension_pointer(index))
                 });
                 continue;
             }
@@ -400,10 +473,10 @@ impl Core {
                 .function
                 .is_some_and(|function| !function.takes(place))
             {
-                problems.note(|| not_applicable(urn, request, pointer));
+                problems.note(|| not_applicable(urn, request, extension_pointer(index)));
                 continue;
             }
-            let call = asked.extension(&extension.urn, extension.options.as_ref(), pointer);
+            let call = asked.extension(&extension.urn, extension.options.as_ref(), Some(index));
             match self.extensions.all[place].prepare(&call) {
                 Ok(around) => plan.push(Step { place, around }),
                 Err(errors) => {
@@ -429,7 +502,7 @@ impl Core {
             return None;
         }
         let urn = Urn::parse(Tracing::URN).ok()?;
-        let call = asked.extension(&urn, None, Pointer::root());
+        let call = asked.extension(&urn, None, None);
         let around = self.extensions.all[place].prepare(&call).ok()?;
         Some(Step { place, around })
     }
@@ -439,24 +512,42 @@ impl Core {
         let message = format!("Extension not supported: {}", urns.join(", "));
         let supported: Vec<&str> = self.extensions.all.iter().map(|e| e.urn()).collect();
         ErrorObject::new(ErrorCode::ExtensionNotSupported, message)
-            .at(Pointer::root().key("extensions").index(first))
+            .at(extension_pointer(first))
             .with_detail("unsupported", urns)
             .with_detail("supported", supported)
     }
 
-    /// Runs the rest of a call in a task of its own, which a caller who hangs up does not end.
-    pub(crate) async fn detach<F, Fut>(&self, mut context: Context, work: F) -> Outcome
+    /// Does work that the disconnect of its caller must not end: `is_apart` from the first moment on in a task of its own, else
+    /// from the moment on at which it has to wait. `None` if it panics.
+    pub(crate) async fn run_to_end<W>(
+        &self,
+        mut work: ToEnd<W>,
+        is_apart: bool,
+    ) -> Option<W::Output>
     where
-        F: FnOnce(Context) -> Fut,
-        Fut: Future<Output = Outcome> + Send + 'static,
+        W: Future<Output: Send> + Send + 'static,
     {
-        if context.is_detached {
-            return work(context).await;
+        if !is_apart && let Poll::Ready(done) = poll!(&mut work) {
+            return done;
         }
-        context.is_detached = true;
-        let task = self.tasks.spawn(work(context).in_current_span());
-        let outcome = task.await;
-        outcome.unwrap_or_else(|_| Outcome::failure(internal_error()))
+        self.tasks.spawn(work.in_current_span()).await.ok()?
+    }
+}
+
+/// Work for [`Core::run_to_end`]. It is boxed here, so that what passes it on stays small. `None` if it panics.
+pub(crate) struct ToEnd<W>(Pin<Box<CatchUnwind<AssertUnwindSafe<W>>>>);
+
+impl<W: Future> ToEnd<W> {
+    pub(crate) fn new(work: W) -> Self {
+        Self(Box::pin(AssertUnwindSafe(work).catch_unwind()))
+    }
+}
+
+impl<W: Future> Future for ToEnd<W> {
+    type Output = Option<W::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx).map(Result::ok)
     }
 }
 

@@ -95,11 +95,6 @@ impl<'a> Fields<'a> {
         fields
     }
 
-    /// Where the object stands.
-    pub(crate) fn pointer(&self) -> &Pointer {
-        &self.at
-    }
-
     /// Whether there is such a member.
     pub(crate) fn has(&self, name: &str) -> bool {
         let mut has = self.members.iter().any(|(own, _)| own == name);

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 
 pub(crate) use self::arguments::{read_json, read_json_text};
+use crate::context::ServedCall;
 use crate::error::internal_error;
 use crate::{Context, FunctionError};
 
@@ -33,7 +34,7 @@ pub struct Function {
 
 /// Checks the arguments, and gives the call that is ready to run.
 pub(crate) type Prepare = Box<dyn Fn(&RawObject<'_>) -> Result<PreparedCall, Errors> + Send + Sync>;
-pub(crate) type PreparedCall = Box<dyn FnOnce(Context) -> RunningCall + Send>;
+pub(crate) type PreparedCall = Box<dyn FnOnce(ServedCall) -> RunningCall + Send>;
 pub(crate) type RunningCall = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 pub(crate) type CallResult = Result<Box<RawValue>, Errors>;
 
@@ -55,9 +56,9 @@ impl Function {
         let prepare: Prepare = Box::new(move |raw| {
             let arguments: A = arguments::read(raw, &explain)?;
             let handler = handler.clone();
-            let call: PreparedCall = Box::new(move |context| {
+            let call: PreparedCall = Box::new(move |served| {
                 Box::pin(async move {
-                    let output = handler(context, arguments).await?;
+                    let output = handler(served.context, arguments).await?;
                     to_raw_value(&output).map_err(|error| {
                         tracing::error!(%error, "a result cannot be written as JSON");
                         internal_error().into()

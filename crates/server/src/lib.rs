@@ -50,7 +50,9 @@
 //! ```
 //!
 //! Functions are typed; wrong arguments are refused before a lock is taken. [`Context`] tells a function about its caller, its
-//! deadline and its lease. [`Extension`] is for doing more around a call. [`Server::router`] stands in any axum application.
+//! deadline and its lease, and gives it the [state](ServerBuilder::state) of the application; [`Context::builder`] makes one for a unit
+//! test. [`Extension`] is for doing more around a call, before the lock or inside of it ([`Stage`]). [`Server::router`] stands in any axum
+//! application, and a server is a `tower::Service` of HTTP requests.
 
 mod access;
 mod audit;
@@ -77,11 +79,11 @@ pub use schemars;
 
 pub use access::{Access, AccessFileError, ApiKey, KeyEntry, KeyHash, Role};
 pub use audit::{Audit, AuditEntry, AuditedLease};
-pub use context::{Context, HeldLease};
+pub use context::{Context, ContextBuilder, HeldLease, MissingState};
 pub use error::FunctionError;
-pub use extension::{Around, Deadline, Extension, ExtensionCall, Next, Outcome, Trace};
+pub use extension::{Around, Deadline, Extension, ExtensionCall, Next, Outcome, Stage, Trace};
 pub use function::Function;
 pub use limits::Limits;
 pub use registry::RegisterError;
 pub use server::{BuildError, Server, ServerBuilder};
-pub use transport::{Tls, TlsError, TlsFiles};
+pub use transport::{ServiceFuture, Tls, TlsError, TlsFiles};

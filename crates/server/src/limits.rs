@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use forrst_protocol::DEFAULT_MAX_BODY_BYTES;
 
-pub(crate) use self::budget::{Budgets, Pool, ResultRoom, ResultSize, Room, TakenBytes};
+pub(crate) use self::budget::{
+    Budgets, Payer, Pool, ResultRoom, ResultSize, Room, SMALLEST_REQUEST, TakenBytes,
+};
 pub(crate) use self::held::HeldLocks;
 pub(crate) use self::network::network;
 pub(crate) use self::rate::RateLimit;

@@ -4,50 +4,56 @@
 //! registered functions.
 
 mod activity;
+mod histogram;
 mod store;
+mod striped;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forrst_lock::{Counts, EventKind, Observer};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
 pub(crate) use self::activity::Activity;
+use self::histogram::{BOUNDS, Histogram};
 pub(crate) use self::store::Metered;
+use self::store::Operation;
+use self::striped::Counter;
 use crate::limits::Refusal;
 
 /// What `GET /metrics` is sent as.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Where the name of a function would stand that is none of ours.
-pub(crate) const UNKNOWN_FUNCTION: &str = "unknown";
+/// Stands in place of a code for a call that succeeded.
+pub(crate) const OK: &str = "OK";
 
-const OPERATION_SECONDS: [f64; 12] = [
+/// Where the name of a function would stand that is none of ours.
+const UNKNOWN_FUNCTION: &str = "unknown";
+
+static OPERATION_SECONDS: [f64; BOUNDS] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.1, 0.5, 2.0,
 ];
-const WAIT_SECONDS: [f64; 12] = [
+static WAIT_SECONDS: [f64; BOUNDS] = [
     0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
-const HOLD_SECONDS: [f64; 12] = [
+static HOLD_SECONDS: [f64; BOUNDS] = [
     0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3_600.0, 86_400.0,
 ];
-const REQUEST_SECONDS: [f64; 12] = [
+static REQUEST_SECONDS: [f64; BOUNDS] = [
     0.000_5, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0,
 ];
 
 type By = Family<[(&'static str, &'static str); 1], Counter>;
-type TimesBy<L> = Family<L, Histogram, fn() -> Histogram>;
+type TimesBy<const N: usize> = Family<[(&'static str, String); N], Histogram, fn() -> Histogram>;
 
 /// The counters of one server.
 #[derive(Debug)]
@@ -57,13 +63,16 @@ pub(crate) struct Metrics {
     events: [Counter; EventKind::ALL.len()],
     wait: Histogram,
     hold: Histogram,
-    operations: TimesBy<[(&'static str, &'static str); 1]>,
+    /// One for each [`Operation`], in its order.
+    operations: [Histogram; Operation::ALL.len()],
     store_errors: By,
     requests: Family<[(&'static str, String); 2], Counter>,
-    request_times: TimesBy<[(&'static str, String); 1]>,
+    request_times: TimesBy<1>,
+    /// Of requests that call none of our functions.
+    unknown: FunctionMetrics,
     /// All requests, and those of them that failed.
-    all_requests: AtomicU64,
-    all_failures: AtomicU64,
+    all_requests: Counter,
+    all_failures: Counter,
     connections: Gauge,
     limits_hit: By,
     keys_held: StoreGauge,
@@ -80,9 +89,9 @@ impl Metrics {
         registry.register("forrst_build", "What runs here", version);
         let events = register_events(&mut registry);
         let help = "How long callers waited who waited for a lock";
-        let wait = times(&mut registry, "lock_wait", help, WAIT_SECONDS);
+        let wait = times(&mut registry, "lock_wait", help, &WAIT_SECONDS);
         let help = "How long locks were held";
-        let hold = times(&mut registry, "lock_hold", help, HOLD_SECONDS);
+        let hold = times(&mut registry, "lock_hold", help, &HOLD_SECONDS);
         let help = "Keys that are held in the store";
         let keys_held = add(&mut registry, "locks_held", help, StoreGauge::default());
         let help = "Leases that hold them: several may share a key, and one may have several";
@@ -96,9 +105,7 @@ impl Metrics {
         );
         let help = "Callers of this node who wait for a lock";
         let waiters = add(&mut registry, "lock_waiters", help, Gauge::default());
-        let operations = TimesBy::new_with_constructor(|| Histogram::new(OPERATION_SECONDS));
-        let help = "How long the store took";
-        registry.register_with_unit("lock_op_latency", help, Unit::Seconds, operations.clone());
+        let operations = register_operations(&mut registry);
         let help = "Failures of the store, by whether the change may have been made";
         let store_errors = add(&mut registry, "store_errors", help, By::default());
         for kind in ["not_done", "maybe_done"] {
@@ -106,7 +113,7 @@ impl Metrics {
         }
         let help = "Requests by function and code";
         let requests = add(&mut registry, "forrst_requests", help, Family::default());
-        let request_times = TimesBy::new_with_constructor(|| Histogram::new(REQUEST_SECONDS));
+        let request_times = TimesBy::new_with_constructor(|| Histogram::new(&REQUEST_SECONDS));
         let help = "How long requests took, waiting included";
         registry.register_with_unit("forrst_request", help, Unit::Seconds, request_times.clone());
         let help = "Connections that are open";
@@ -125,8 +132,9 @@ impl Metrics {
             store_errors,
             requests,
             request_times,
-            all_requests: AtomicU64::default(),
-            all_failures: AtomicU64::default(),
+            unknown: FunctionMetrics::new(UNKNOWN_FUNCTION),
+            all_requests: Counter::default(),
+            all_failures: Counter::default(),
             connections,
             limits_hit,
             keys_held,
@@ -142,16 +150,34 @@ impl Metrics {
         self.registry.register(name, help, Counted(count));
     }
 
-    /// One request is done. `function` is that of a registered one, or [`UNKNOWN_FUNCTION`].
-    pub(crate) fn request(&self, function: &str, code: &str, is_failure: bool, took: Duration) {
-        let labels = [("function", function.to_owned()), ("code", code.to_owned())];
-        self.requests.get_or_create(&labels).inc();
-        let [function, _] = labels;
-        self.request_times
-            .get_or_create(&[function])
-            .observe(took.as_secs_f64());
-        self.all_requests.fetch_add(1, Relaxed);
-        self.all_failures.fetch_add(u64::from(is_failure), Relaxed);
+    /// One request is done. `function` is that of a registered one; none stands for all others. Without a code, it succeeded.
+    pub(crate) fn request(
+        &self,
+        function: Option<&FunctionMetrics>,
+        code: Option<&str>,
+        took: Duration,
+    ) {
+        let function = function.unwrap_or(&self.unknown);
+        let requests = |code: &str| {
+            let labels = [
+                ("function", function.name.clone()),
+                ("code", code.to_owned()),
+            ];
+            self.requests.get_or_create_owned(&labels)
+        };
+        match code {
+            None => function.succeeded.get_or_init(|| requests(OK)).inc(),
+            Some(code) => requests(code).inc(),
+        };
+        let times = || {
+            let label = [("function", function.name.clone())];
+            self.request_times.get_or_create_owned(&label)
+        };
+        function.times.get_or_init(times).observe(took);
+        self.all_requests.inc();
+        if code.is_some() {
+            self.all_failures.inc();
+        }
     }
 
     /// Somebody was turned away.
@@ -189,6 +215,25 @@ impl Metrics {
     }
 }
 
+/// The metrics of one function, found once: a name that is looked up for every request costs more than it counts.
+#[derive(Debug)]
+pub(crate) struct FunctionMetrics {
+    name: String,
+    /// Both exist from the first request on that they count.
+    succeeded: OnceLock<Counter>,
+    times: OnceLock<Histogram>,
+}
+
+impl FunctionMetrics {
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            succeeded: OnceLock::new(),
+            times: OnceLock::new(),
+        }
+    }
+}
+
 /// Registers a metric, and gives it back.
 fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
@@ -196,10 +241,26 @@ fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metri
 }
 
 /// Registers a histogram of seconds.
-fn times(registry: &mut Registry, name: &str, help: &str, buckets: [f64; 12]) -> Histogram {
-    let histogram = Histogram::new(buckets);
+fn times(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    bounds: &'static [f64; BOUNDS],
+) -> Histogram {
+    let histogram = Histogram::new(bounds);
     registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
     histogram
+}
+
+/// A histogram for each operation of the store, in its order.
+fn register_operations(registry: &mut Registry) -> [Histogram; Operation::ALL.len()] {
+    let times = TimesBy::<1>::new_with_constructor(|| Histogram::new(&OPERATION_SECONDS));
+    let help = "How long the store took";
+    registry.register_with_unit("lock_op_latency", help, Unit::Seconds, times.clone());
+    Operation::ALL.map(|operation| {
+        let label = [("op", operation.name().to_owned())];
+        times.get_or_create_owned(&label)
+    })
 }
 
 /// A counter for each kind of event, in its order.
@@ -250,7 +311,7 @@ impl Observer for Metrics {
             _ => return,
         };
         if let Some(after) = after {
-            times.observe(after.as_secs_f64());
+            times.observe(after);
         }
     }
 }

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::access::{Needs, Role};
 use crate::function::{Function, Prepare};
 use crate::limits::ResultSize;
+use crate::metrics::FunctionMetrics;
 
 /// Why a function cannot be registered.
 #[derive(Debug, thiserror::Error)]
@@ -72,12 +73,11 @@ pub(crate) struct Registered {
     pub(crate) result: Value,
     pub(crate) prepare: Prepare,
     pub(crate) result_size: Arc<ResultSize>,
+    pub(crate) metrics: FunctionMetrics,
     /// A part of the server: it does not outlive its caller, and takes no lock.
     pub(crate) is_system: bool,
     /// Who may call it. Functions of the application need the role `call`, and to be among the caller's functions.
     pub(crate) needs: Needs,
-    /// It changes nothing, and is called all the time by those who watch.
-    pub(crate) is_look: bool,
 }
 
 impl fmt::Debug for Registered {
@@ -125,6 +125,7 @@ impl Registered {
         Ok(Self {
             errors: errors?,
             extensions: urns.transpose()?,
+            metrics: FunctionMetrics::new(name.as_str()),
             name,
             version,
             summary: function.summary,
@@ -134,7 +135,6 @@ impl Registered {
             result_size: Arc::default(),
             is_system: false,
             needs: Needs::OneOf(&[Role::Call]),
-            is_look: false,
         })
     }
 

@@ -7,6 +7,11 @@ use tracing::{Span, field, trace_span};
 /// What a subscriber asks for that wants them.
 const TARGET: &str = "forrst::span";
 
+/// Whether anybody looks at the spans.
+pub(crate) fn is_traced() -> bool {
+    tracing::enabled!(target: TARGET, tracing::Level::TRACE)
+}
+
 /// The whole request, as a part of the trace that it came with.
 pub(crate) fn request(traceparent: Option<&str>) -> Span {
     let span = trace_span!(
@@ -35,7 +40,7 @@ pub(crate) fn function() -> Span {
 
 /// One step of the store, when it is a part of something: what goes on in the background all the time is not traced.
 pub(crate) fn store(op: &'static str) -> Span {
-    if Span::current().is_none() {
+    if !is_traced() || Span::current().is_none() {
         return Span::none();
     }
     trace_span!(target: TARGET, "store", op)

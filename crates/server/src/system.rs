@@ -20,19 +20,22 @@ use std::sync::Arc;
 use forrst_lock::model::Held;
 use forrst_lock::{Caller as CallerName, Fence, Lease, LockName, NotHeld, Note, Owner, StoreError};
 use forrst_protocol::{ErrorCode, ErrorObject, Errors, FunctionName, RawObject, Version};
+use serde::Serialize;
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value};
-use tracing::Instrument;
 
 pub(crate) use self::describe::document;
 pub(crate) use self::health::{Health, StoreHealth};
+use crate::AuditEntry;
 use crate::access::{Needs, Role};
+use crate::context::ServedCall;
+use crate::core::ToEnd;
 use crate::error::{arguments_pointer, internal_error, unavailable};
 use crate::fields::{Fields, parsed};
 use crate::function::PreparedCall;
 use crate::limits::{Limits, Refusal};
+use crate::metrics::FunctionMetrics;
 use crate::registry::Registered;
-use crate::{AuditEntry, Context};
 
 /// The places of `deadline`, `tracing` and `retry`. A function about locks is not itself locked.
 const EXTENSIONS: [usize; 3] = [0, 1, 2];
@@ -53,8 +56,6 @@ struct Spec {
     schema: &'static str,
     /// Who may call it.
     needs: Needs,
-    /// Whether it changes nothing.
-    is_look: bool,
     /// The errors that it has of its own.
     errors: &'static [(ErrorCode, &'static str)],
     /// Checks the arguments and gives the call that is ready to run.
@@ -95,6 +96,7 @@ impl Spec {
         names.filter_map(move |name| {
             let limits = limits.clone();
             let prepare = self.prepare;
+            let metrics = FunctionMetrics::new(name);
             Some(Registered {
                 summary: summary.clone(),
                 name: FunctionName::parse(name).ok()?,
@@ -105,9 +107,9 @@ impl Spec {
                 result: result.clone(),
                 prepare: Box::new(move |arguments| prepare(arguments, &limits)),
                 result_size: Arc::default(),
+                metrics,
                 is_system: true,
                 needs: self.needs,
-                is_look: self.is_look,
             })
         })
     }
@@ -138,14 +140,14 @@ const NOT_HELD: &[(ErrorCode, &str)] = &[
 ];
 
 /// The locks that a caller is not confined to are out of reach.
-fn check_lock(context: &Context, name: &LockName) -> Result<(), ErrorObject> {
+fn check_lock(context: &ServedCall, name: &LockName) -> Result<(), ErrorObject> {
     let allowed = context.call.caller.check_lock(name);
     allowed.inspect_err(|_| context.server.metrics.refused(Refusal::Forbidden))
 }
 
 /// An act on locks that takes a special right.
 fn audit_entry<'a>(
-    context: &'a Context,
+    context: &'a ServedCall,
     act: &'a str,
     names: impl IntoIterator<Item = &'a LockName>,
 ) -> AuditEntry<'a> {
@@ -160,7 +162,7 @@ fn audit_entry<'a>(
 }
 
 /// An admin who acts for the owner of a lock that another caller took leaves a line.
-async fn audit_for_owner(context: &Context, act: &str, lease: &Lease) {
+async fn audit_for_owner(context: &ServedCall, act: &str, lease: &Lease) {
     let caller = &context.call.caller;
     if lease.caller.as_ref() != caller.name() && caller.has_one_of(&[Role::Admin]) {
         let entry = audit_entry(context, act, lease.locks.names());
@@ -172,7 +174,7 @@ async fn audit_for_owner(context: &Context, act: &str, lease: &Lease) {
 /// Does what not everybody may do to a lock. It is announced in the audit log before it is done, and refused when that cannot be
 /// written; its outcome is written before it is answered.
 async fn audited(
-    context: &Context,
+    context: &ServedCall,
     act: &str,
     key: &LockName,
     work: impl Future<Output = Result<Vec<Lease>, ErrorObject>>,
@@ -222,7 +224,7 @@ struct Party<'a> {
 }
 
 impl Party<'_> {
-    fn show(&self, context: &Context) -> Map<String, Value> {
+    fn show(&self, context: &ServedCall) -> Map<String, Value> {
         let (to, secret) = (&context.call.caller, &context.server.secret);
         let owner = to.sees_owner(self.owner, self.caller, self.is_in_reach, secret);
         let mut shown = Map::new();
@@ -245,22 +247,23 @@ fn arguments_of<'a>(raw: &'a RawObject<'_>) -> Fields<'a> {
 /// A call that changes something, and is not left half done by a caller who hangs up: what it did is counted and audited.
 fn act<F, Fut>(run: F) -> PreparedCall
 where
-    F: FnOnce(Context) -> Fut + Send + 'static,
+    F: FnOnce(ServedCall) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Value, ErrorObject>> + Send + 'static,
 {
-    call(async move |context| {
-        let tasks = context.server.tasks.clone();
-        let task = tasks.spawn(run(context).in_current_span());
-        let done = task.await.unwrap_or_else(|_| Err(internal_error()));
-        done.map_err(Errors::from)
+    call(async move |context: ServedCall| {
+        let server = context.server.clone();
+        let done = server.run_to_end(ToEnd::new(run(context)), false).await;
+        done.unwrap_or_else(|| Err(internal_error()))
+            .map_err(Errors::from)
     })
 }
 
 /// A call that is ready to run.
-fn call<F, Fut>(run: F) -> PreparedCall
+fn call<F, Fut, R>(run: F) -> PreparedCall
 where
-    F: FnOnce(Context) -> Fut + Send + 'static,
-    Fut: Future<Output = Result<Value, Errors>> + Send + 'static,
+    F: FnOnce(ServedCall) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<R, Errors>> + Send + 'static,
+    R: Serialize,
 {
     Box::new(|context| {
         Box::pin(async move {

@@ -1,16 +1,74 @@
 //! Times as they stand on the wire.
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Datelike, SecondsFormat, Timelike, Utc};
 use forrst_lock::Timestamp;
+use serde::{Serialize, Serializer};
 
 /// UTC, RFC 3339, with milliseconds and `Z`.
 pub(crate) fn timestamp(at: Timestamp) -> String {
-    let millis = i64::try_from(at.as_millis()).unwrap_or(i64::MAX);
-    let at = DateTime::from_timestamp_millis(millis).unwrap_or(DateTime::<Utc>::MAX_UTC);
-    at.to_rfc3339_opts(SecondsFormat::Millis, true)
+    written(date_time(at))
 }
 
 /// The same of this moment.
 pub(crate) fn now() -> String {
-    Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true)
+    written(Utc::now())
+}
+
+fn date_time(at: Timestamp) -> DateTime<Utc> {
+    let millis = i64::try_from(at.as_millis()).unwrap_or(i64::MAX);
+    DateTime::from_timestamp_millis(millis).unwrap_or(DateTime::<Utc>::MAX_UTC)
+}
+
+fn written(time: DateTime<Utc>) -> String {
+    time.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+/// The same, written without an allocation: every answer with a lock has one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WireTime(pub(crate) Timestamp);
+
+impl Serialize for WireTime {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let time = date_time(self.0);
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        let year = u32::try_from(time.year())
+            .ok()
+            .filter(|year| *year < 10_000);
+        let Some(year) = year else {
+            return serializer.serialize_str(&written(time));
+        };
+        for (digits, number) in [
+            (0..4, year),
+            (5..7, time.month()),
+            (8..10, time.day()),
+            (11..13, time.hour()),
+            (14..16, time.minute()),
+            (17..19, time.second()),
+            (20..23, time.timestamp_subsec_millis()),
+        ] {
+            let mut left = number;
+            for digit in text[digits].iter_mut().rev() {
+                *digit = b'0' + (left % 10) as u8;
+                left /= 10;
+            }
+        }
+        // All of it is ASCII.
+        serializer.serialize_str(std::str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn both_ways_write_the_same(millis in prop_oneof![0..4_102_444_800_000_u64, any::<u64>()]) {
+            let at = Timestamp::from_millis(millis);
+            let text = serde_json::to_string(&WireTime(at)).unwrap();
+            prop_assert_eq!(text, format!("\"{}\"", timestamp(at)));
+        }
+    }
 }

@@ -1,11 +1,16 @@
 //! How requests come in: HTTP, JSON-RPC over HTTP and WebSocket, and frames over a unix socket.
 
+mod answer;
+mod body;
 mod connection;
 mod host_check;
 mod http;
 mod intake;
+mod interrupt;
 mod listeners;
 mod openrpc;
+mod probes;
+mod routes;
 mod rpc;
 mod serve;
 mod session;
@@ -15,4 +20,5 @@ mod unix;
 mod websocket;
 
 pub(crate) use self::listeners::Listeners;
+pub use self::routes::ServiceFuture;
 pub use self::tls::{Tls, TlsError, TlsFiles};

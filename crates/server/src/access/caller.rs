@@ -1,5 +1,6 @@
 //! Who makes a call.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use forrst_lock::{Caller as CallerName, LockName, Owner, Secret};
@@ -12,21 +13,39 @@ use super::rights::{Needs, Rights, Role};
 pub(crate) struct Caller {
     /// None is somebody whom nobody asked: without keys, or through the unix socket.
     name: Option<CallerName>,
-    rights: Arc<Rights>,
+    rights: RightsOf,
+}
+
+/// The rights of a caller. Those that are not from a file are not counted, which all threads would do in one place.
+#[derive(Debug, Clone)]
+enum RightsOf {
+    Everybody,
+    Named(Arc<Rights>),
+}
+
+impl Deref for RightsOf {
+    type Target = Rights;
+
+    fn deref(&self) -> &Rights {
+        match self {
+            Self::Everybody => Rights::all(),
+            Self::Named(rights) => rights,
+        }
+    }
 }
 
 impl Caller {
     pub(super) fn new(name: CallerName, rights: Arc<Rights>) -> Self {
         Self {
             name: Some(name),
-            rights,
+            rights: RightsOf::Named(rights),
         }
     }
 
     pub(crate) fn with_all_rights(name: Option<CallerName>) -> Self {
         Self {
             name,
-            rights: Rights::all(),
+            rights: RightsOf::Everybody,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a caller may do.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use forrst_lock::LockName;
 use serde::Deserialize;
@@ -57,15 +57,13 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    pub(super) fn all() -> Arc<Self> {
-        static ALL: LazyLock<Arc<Rights>> = LazyLock::new(|| {
-            Arc::new(Rights {
-                roles: Role::ALL.map(|(_, role)| role).to_vec(),
-                functions: None,
-                locks: None,
-            })
+    pub(super) fn all() -> &'static Self {
+        static ALL: LazyLock<Rights> = LazyLock::new(|| Rights {
+            roles: Role::ALL.map(|(_, role)| role).to_vec(),
+            functions: None,
+            locks: None,
         });
-        ALL.clone()
+        &ALL
     }
 
     pub(super) fn has(&self, role: Role) -> bool {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use forrst_lock::LockName;
 use forrst_protocol::{ErrorCode, Errors, FunctionName, Request, RequestId, Response};
@@ -14,14 +15,16 @@ use super::{Core, Origin};
 use crate::access::Caller;
 use crate::audit::AuditEntry;
 use crate::for_log::for_log;
-use crate::metrics::UNKNOWN_FUNCTION;
+use crate::metrics::OK;
 use crate::registry::Registered;
+use crate::span;
 
 /// The locks that a call is about, once they are known.
 pub(crate) type NotedLocks = Arc<OnceLock<SmallVec<[LockName; 1]>>>;
 
-/// Stands in place of a code for a call that succeeded.
-const OK: &str = "OK";
+/// What the lines of requests are known by.
+const LOG: &str = "forrst::request";
+
 /// Stands in place of a code for a caller who did not wait for the answer.
 const HUNG_UP: &str = "HUNG_UP";
 /// Stands for the codes that a function does not declare: they could be anything, and as many.
@@ -34,6 +37,8 @@ pub(crate) struct Record<'a> {
     from: Option<Arc<str>>,
     id: Option<RequestId>,
     function: Option<FunctionName>,
+    /// Any version of the function, if there is one.
+    registered: Option<&'a Registered>,
     caller: Option<forrst_lock::Caller>,
     pub(crate) locks: NotedLocks,
     is_answered: bool,
@@ -47,6 +52,7 @@ impl<'a> Record<'a> {
             from: origin.from.clone(),
             id: None,
             function: None,
+            registered: None,
             caller: None,
             locks: NotedLocks::default(),
             is_answered: false,
@@ -58,9 +64,12 @@ impl<'a> Record<'a> {
     }
 
     pub(crate) fn of(&mut self, request: &Request<'_>) {
-        Span::current().record("function", request.call.function.as_str());
+        if span::is_traced() {
+            Span::current().record("function", request.call.function.as_str());
+        }
         self.id = Some(request.id.clone());
         self.function = Some(request.call.function.clone());
+        self.registered = self.server.registry.versions(&request.call.function).next();
     }
 
     pub(crate) fn answered(mut self, response: &Response) {
@@ -70,8 +79,7 @@ impl<'a> Record<'a> {
         // A caller that may not do it has to be noticed, whatever else is wrong.
         let denial = errors.iter().find(|error| is_denial(&error.code));
         match denial.or(errors.first()) {
-            None if self.is_a_look() => self.write(OK, OK, Some(Level::DEBUG)),
-            None => self.write(OK, OK, Some(Level::INFO)),
+            None => self.write(OK, None, Some(Level::DEBUG)),
             Some(error) => self.failed(&error.code),
         }
     }
@@ -85,7 +93,7 @@ impl<'a> Record<'a> {
         }
         let (from, who) = (self.from.as_deref(), self.caller.as_ref());
         let function = self.function.as_ref().map(FunctionName::as_str);
-        let is_known = who.is_some() && self.versions().next().is_some();
+        let is_known = who.is_some() && self.registered.is_some();
         Some(Kind::new(from, who, code, function.filter(|_| is_known)))
     }
 
@@ -108,7 +116,7 @@ impl<'a> Record<'a> {
         if is_written && is_denial(code) {
             self.audit_denial(code);
         }
-        self.write(code.as_str(), label, is_written.then_some(level));
+        self.write(code.as_str(), Some(label), is_written.then_some(level));
     }
 
     fn locks(&self) -> &[LockName] {
@@ -135,15 +143,33 @@ impl<'a> Record<'a> {
         self.id.as_ref().map(|id| for_log(id.as_str()))
     }
 
-    /// Counts the request, and writes its line at that level, if there is one.
-    fn write(&self, code: &str, label: &str, level: Option<Level>) {
+    /// Counts the request, and writes its line at that level, if there is one. `label` is the code as the metrics have it, none
+    /// for a success.
+    fn write(&self, code: &str, label: Option<&str>, level: Option<Level>) {
         let took = self.received.elapsed();
-        Span::current().record("code", code);
-        let function = self.function.as_ref().map(FunctionName::as_str);
-        let is_known = self.versions().next().is_some();
-        let known = function.filter(|_| is_known).unwrap_or(UNKNOWN_FUNCTION);
-        self.server.metrics.request(known, label, label != OK, took);
-        let Some(level) = level else { return };
+        if span::is_traced() {
+            Span::current().record("code", code);
+        }
+        let metrics = self.registered.map(|function| &function.metrics);
+        self.server.metrics.request(metrics, label, took);
+        macro_rules! line {
+            ($level:ident) => {
+                // What a line is made of costs more than the rest of a request.
+                if tracing::enabled!(target: LOG, Level::$level) {
+                    self.write_line(code, Level::$level, took);
+                }
+            };
+        }
+        match level {
+            Some(Level::ERROR) => line!(ERROR),
+            Some(Level::WARN) => line!(WARN),
+            Some(Level::INFO) => line!(INFO),
+            Some(_) => line!(DEBUG),
+            None => {}
+        }
+    }
+
+    fn write_line(&self, code: &str, level: Level, took: Duration) {
         let (id, function) = (self.id(), self.function());
         let (id, function) = (id.as_deref(), function.as_deref());
         let (keys, secret) = (self.server.keys, &self.server.secret);
@@ -160,7 +186,7 @@ impl<'a> Record<'a> {
         let duration_ms = took.as_micros() as f64 / 1000.0;
         macro_rules! line {
             ($level:ident) => {
-                tracing::$level!(target: "forrst::request", function, code, duration_ms, id, caller, lock, from, "request")
+                tracing::$level!(target: LOG, function, code, duration_ms, id, caller, lock, from, "request")
             };
         }
         match level {
@@ -171,20 +197,13 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// All versions of the function that is called; none when there is no such function.
-    fn versions(&self) -> impl Iterator<Item = &Registered> {
-        let registry = &self.server.registry;
-        let function = self.function.iter();
-        function.flat_map(|function| registry.versions(function))
-    }
-
-    /// Watching changes nothing, and goes on all the time.
-    fn is_a_look(&self) -> bool {
-        self.versions().any(|function| function.is_look)
-    }
-
     fn declares(&self, code: &ErrorCode) -> bool {
-        let mut declared = self.versions().flat_map(|function| &function.errors);
+        let registry = &self.server.registry;
+        let versions = self
+            .function
+            .iter()
+            .flat_map(|name| registry.versions(name));
+        let mut declared = versions.flat_map(|function| &function.errors);
         declared.any(|(declared, _)| declared == code)
     }
 }
@@ -192,7 +211,7 @@ impl<'a> Record<'a> {
 impl Drop for Record<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.write(HUNG_UP, HUNG_UP, Some(Level::INFO));
+            self.write(HUNG_UP, Some(HUNG_UP), Some(Level::INFO));
         }
     }
 }

@@ -7,26 +7,30 @@ mod keys;
 mod options;
 mod refusal;
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forrst_lock::{AcquireOutcome, AcquireRequest, Lease, LeaseGuard, ReleaseOutcome};
+use forrst_lock::{AcquireOutcome, AcquireRequest, Fence, Lease, LeaseGuard, ReleaseOutcome};
 use forrst_protocol::{ErrorObject, Errors, Urn};
-use serde_json::{Map, Value};
+use futures_util::future::BoxFuture;
+use futures_util::poll;
+use serde::{Serialize, Serializer};
+use tokio::time::Instant;
 use tracing::Instrument;
 
-pub(crate) use self::keys::full_keys;
+use self::keys::{FullKeys, KeysAsSent};
 pub(crate) use self::options::{LockOptions, read_ttl};
 use self::refusal::{failed, refusal, too_many_locks};
-use super::{Around, Extension, ExtensionCall, Next, Outcome, exceeded};
+use super::{Around, Extension, ExtensionCall, Next, Outcome, exceeded, stopping};
 use crate::Context;
-use crate::context::HeldLease;
-use crate::error::unavailable;
-use crate::fields::Fields;
+use crate::context::{CallInfo, HeldLease};
+use crate::core::Core;
 use crate::limits::{Limits, Refusal};
 use crate::span;
-use crate::time::timestamp;
+use crate::time::WireTime;
 
 pub(crate) struct AtomicLock {
     pub(crate) limits: Arc<Limits>,
@@ -46,95 +50,132 @@ impl Extension for AtomicLock {
     }
 
     fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors> {
-        let at = call.pointer.clone().key("options");
-        let fields = Fields::read(call.options, at);
-        let options = LockOptions::read(fields, call.function, &self.limits)?;
+        let index = call.index.unwrap_or_default();
+        let options = LockOptions::read(call.options, index, call.function, &self.limits)?;
         let _ = call
             .locks
             .set(options.keys.locks.names().cloned().collect());
-        options.keys.check(call.caller, &options.at)?;
-        Ok(Box::new(Run {
+        options.keys.check(call.caller, options.at)?;
+        Ok(Box::new(LockedCall {
             urn: call.urn.clone(),
             options,
         }))
     }
 }
 
-struct Run {
+struct LockedCall {
     urn: Urn,
     options: LockOptions,
 }
 
 #[async_trait]
-impl Around for Run {
+impl Around for LockedCall {
     async fn run(self: Box<Self>, mut context: Context, next: Next) -> Outcome {
-        let Self { urn, options } = *self;
-        let deadline = context.deadline.clone();
-        let acquired = tokio::select! {
-            biased;
-            // A lock for a function that is not going to run would be held for nothing.
-            () = context.server.stop.cancelled() => Err(unavailable("The server is shutting down")),
-            acquired = acquire(&context, &options) => acquired,
-            error = exceeded(deadline.as_deref()) => Err(error),
-        };
-        let mut guard = match acquired {
+        let guard = match self.acquire(&context, next.server()).await {
             Ok(guard) => guard,
             Err(error) => {
-                let mut data = Map::new();
-                options.keys.echo_keys(&mut data);
-                data.insert("acquired".to_owned(), false.into());
-                return Outcome::failure(error).with_data(urn, &data);
+                let data = RefusedData {
+                    keys: self.options.keys.as_sent(),
+                    acquired: false,
+                };
+                return Outcome::failure(error).with_data(self.urn, &data);
             }
         };
-        if options.renew {
-            guard.renew(options.ttl);
-        }
-        context.lease = Some(HeldLease::new(
+        context.lease = Some(Arc::new(HeldLease::new(
             guard.lease(),
-            options.keys.names().cloned().collect(),
+            self.options.keys.names().cloned().collect(),
             guard.loss(),
-        ));
-        // From here on the caller may hang up: the function ends in peace, and then the lock is released.
-        let server = context.server.clone();
-        let held = server.held.clone();
-        let work = |context: Context| async move {
-            let caller = context.clone();
-            let running = next.run(context);
-            tokio::pin!(running);
-            let outcome = if options.renew {
-                tokio::select! {
-                    biased;
-                    outcome = running.as_mut() => outcome,
-                    _ = caller.revoked() => {
-                        // The lease ends by its clock, and the function learns of it by its notice of loss.
-                        tracing::warn!(fence = %guard.lease().fence, "the caller was revoked: its lock is not renewed");
-                        guard.stop_renewal();
-                        running.await
+        )));
+        // From here on the caller may disconnect: the function runs to completion, and then the lock is released.
+        next.detach(|next| self.run_locked(guard, context, next))
+            .await
+    }
+}
+
+impl LockedCall {
+    async fn acquire(&self, context: &Context, server: &Core) -> Result<LeaseGuard, ErrorObject> {
+        // A lock for a function that is not going to run would be held for nothing.
+        if server.stop.is_stopped() {
+            return Err(stopping());
+        }
+        let mut acquiring = pin!(acquire(server, context, &self.options));
+        let acquired = match poll!(acquiring.as_mut()) {
+            Poll::Ready(acquired) => acquired,
+            Poll::Pending => {
+                let deadline = context.deadline.clone();
+                let wait = async {
+                    tokio::select! {
+                        biased;
+                        acquired = acquiring => acquired,
+                        () = server.stop.stopped() => Err(stopping()),
+                        error = exceeded(deadline.as_deref()) => Err(error),
                     }
-                }
-            } else {
-                running.await
-            };
-            // Whoever set a deadline that has passed may be gone, and never learn the token.
-            let is_kept = !options.auto_release && !outcome.is_past_deadline;
-            let times = Times::read(&caller, &guard);
-            let lease = give_back(guard, is_kept).await;
-            if is_kept {
-                held.lasts(&lease, times.remaining);
-            } else {
-                held.ended(&lease);
+                };
+                // Boxed, since most calls do not come here.
+                Box::pin(wait).await
             }
-            outcome.with_data(urn, &acquired_data(&options, &lease, times))
         };
-        server.detach(context, work).await
+        acquired.map(|mut guard| {
+            if self.options.renew {
+                guard.renew(self.options.ttl);
+            }
+            guard
+        })
+    }
+
+    /// Runs the function under the lock, and gives it back.
+    async fn run_locked(
+        self: Box<Self>,
+        mut guard: LeaseGuard,
+        context: Context,
+        next: Next,
+    ) -> Outcome {
+        let server = next.server().clone();
+        let (call, deadline) = (context.call.clone(), context.deadline.clone());
+        let running = next.run(context);
+        let outcome = if self.options.renew {
+            Box::pin(while_trusted(running, &call, &server, &mut guard)).await
+        } else {
+            running.await
+        };
+        // The caller of a call whose deadline has passed gets an error, and never learns the token.
+        let is_late = outcome.is_past_deadline || deadline.is_some_and(|d| d.has_been_answered());
+        let is_kept = !self.options.auto_release && !is_late;
+        let times = Times::read(call.received, &guard);
+        let lease = give_back(guard, is_kept).await;
+        if is_kept {
+            server.held.lasts(&lease, times.remaining);
+        } else {
+            server.held.ended(&lease);
+        }
+        outcome.with_data(self.urn, &acquired_data(&self.options, &lease, times))
+    }
+}
+
+/// Runs a function whose lock is renewed as long as its caller is known.
+async fn while_trusted(
+    mut running: BoxFuture<'static, Outcome>,
+    call: &CallInfo,
+    server: &Core,
+    guard: &mut LeaseGuard,
+) -> Outcome {
+    tokio::select! {
+        biased;
+        outcome = running.as_mut() => outcome,
+        _ = server.access.revoked(&call.credential) => {
+            // The lease ends by its clock, and the function learns of it by its notice of loss.
+            tracing::warn!(fence = %guard.lease().fence, "the caller was revoked: its lock is not renewed");
+            guard.stop_renewal();
+            running.await
+        }
     }
 }
 
 async fn give_back(guard: LeaseGuard, is_kept: bool) -> Lease {
-    let lease = guard.lease();
     if is_kept {
         return guard.keep();
     }
+    let lease = guard.lease();
     match guard.release().await {
         ReleaseOutcome::Released => {}
         ReleaseOutcome::Lost(why) => {
@@ -149,10 +190,10 @@ async fn give_back(guard: LeaseGuard, is_kept: bool) -> Lease {
 
 /// Takes the lock as the options say. Dropped, it leaves nothing behind.
 pub(crate) async fn acquire(
+    server: &Core,
     context: &Context,
     options: &LockOptions,
 ) -> Result<LeaseGuard, ErrorObject> {
-    let server = &context.server;
     let caller = context.call.caller.name();
     let attempt = options.attempt.as_ref();
     let attempt = attempt.map(|attempt| (&options.owner, attempt));
@@ -170,14 +211,20 @@ pub(crate) async fn acquire(
         wait: options.block.map(|(_, wait)| wait),
         attempt: options.attempt.clone(),
     };
-    let acquired = server.locks.acquire(request).instrument(span::wait());
+    let acquired = async {
+        let acquired = server.locks.acquire(request);
+        match span::is_traced() {
+            true => Box::pin(acquired.instrument(span::wait())).await,
+            false => acquired.await,
+        }
+    };
     let acquired = match options.block {
         None => acquired.await,
         Some(_) => tokio::select! {
             biased;
             acquired = acquired => acquired,
             // Dropped, the call leaves its queue.
-            refusal = context.revoked() => {
+            refusal = Box::pin(server.access.revoked(&context.call.credential)) => {
                 server.metrics.refused(Refusal::Unauthorized);
                 return Err(refusal);
             }
@@ -194,7 +241,7 @@ pub(crate) async fn acquire(
             asked.granted(&guard.lease(), time);
             Ok(guard)
         }
-        refused => Err(refusal(refused, context, options)),
+        refused => Err(refusal(refused, server, options)),
     }
 }
 
@@ -211,30 +258,67 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    pub(crate) fn read(context: &Context, guard: &LeaseGuard) -> Self {
+    pub(crate) fn read(received: Instant, guard: &LeaseGuard) -> Self {
         // In this order: what passes between the two is in neither of them.
-        let elapsed = context.call.received.elapsed();
+        let elapsed = received.elapsed();
         let remaining = guard.remaining();
         Self { elapsed, remaining }
     }
 }
 
+/// The data of a lock that was not taken.
+#[derive(Serialize)]
+struct RefusedData<'a> {
+    #[serde(flatten)]
+    keys: KeysAsSent<'a>,
+    acquired: bool,
+}
+
 /// The data of a lock that was taken.
-pub(crate) fn acquired_data(options: &LockOptions, lease: &Lease, times: Times) -> Value {
-    let mut data = Map::new();
-    options.keys.echo_keys(&mut data);
-    options.keys.echo_kind(&mut data);
-    let mut add = |name: &str, value: Value| data.insert(name.to_owned(), value);
-    add("acquired", true.into());
-    add("owner", lease.owner.as_str().into());
-    add("scope", options.scope.as_str().into());
-    add("expires_at", timestamp(lease.expires_at).into());
-    add("fence", lease.fence.to_string().into());
-    // Both rounded down.
-    add("ttl_remaining_ms", whole_millis(times.remaining).into());
-    add("elapsed_ms", whole_millis(times.elapsed).into());
-    options.keys.echo_names(&mut data);
-    data.into()
+#[derive(Serialize)]
+pub(crate) struct AcquiredData<'a> {
+    #[serde(flatten)]
+    keys: KeysAsSent<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u32>,
+    acquired: bool,
+    owner: &'a str,
+    scope: &'static str,
+    expires_at: WireTime,
+    #[serde(serialize_with = "as_string")]
+    fence: Fence,
+    ttl_remaining_ms: u64,
+    elapsed_ms: u64,
+    #[serde(flatten)]
+    names: FullKeys<'a>,
+}
+
+pub(crate) fn acquired_data<'a>(
+    options: &'a LockOptions,
+    lease: &'a Lease,
+    times: Times,
+) -> AcquiredData<'a> {
+    let (mode, limit) = options.keys.kind();
+    AcquiredData {
+        keys: options.keys.as_sent(),
+        mode,
+        limit,
+        acquired: true,
+        owner: lease.owner.as_str(),
+        scope: options.scope.as_str(),
+        expires_at: WireTime(lease.expires_at),
+        fence: lease.fence,
+        // Both rounded down.
+        ttl_remaining_ms: whole_millis(times.remaining),
+        elapsed_ms: whole_millis(times.elapsed),
+        names: options.keys.full_keys(),
+    }
+}
+
+fn as_string<S: Serializer>(fence: &Fence, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(fence)
 }
 
 fn whole_millis(time: Duration) -> u64 {

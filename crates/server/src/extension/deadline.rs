@@ -30,7 +30,7 @@ impl Extension for DeadlineExtension {
     }
 
     fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors> {
-        let at = call.pointer.clone().key("options");
+        let at = call.pointer().key("options");
         let limit = read(Fields::read(call.options, at))?;
         Ok(Box::new(Run {
             urn: call.urn.clone(),
@@ -89,8 +89,26 @@ impl Deadline {
         }
     }
 
+    /// So long after the request was received.
+    pub(crate) fn after(time: StdDuration, received: Instant) -> Self {
+        Self::new(&Limit::After(Duration::from_std(time), time), received)
+    }
+
     pub(crate) fn at(&self) -> Instant {
         self.at
+    }
+
+    /// The error, if it has passed.
+    pub(crate) fn check(&self) -> Result<(), ErrorObject> {
+        match self.at <= Instant::now() {
+            true => Err(self.error()),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether its caller has been told by now that it has passed, whatever the call still does.
+    pub(crate) fn has_been_answered(&self) -> bool {
+        self.at + GRACE <= Instant::now()
     }
 
     /// Waits for it, and says so.
@@ -136,8 +154,8 @@ impl Around for Run {
     async fn run(self: Box<Self>, mut context: Context, next: Next) -> Outcome {
         let deadline = Arc::new(Deadline::new(&self.limit, context.call.received));
         context.deadline = Some(deadline.clone());
-        let outcome = if deadline.at <= Instant::now() {
-            next.fail(context, deadline.error()).await
+        let outcome = if let Err(error) = deadline.check() {
+            next.fail(context, error).await
         } else {
             // The wait and the function mind the deadline themselves; this is for one that blocks its thread.
             let outcome = timeout_at(deadline.at + GRACE, next.run(context)).await;

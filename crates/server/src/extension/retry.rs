@@ -20,7 +20,7 @@ impl Extension for Retry {
     }
 
     fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors> {
-        Fields::read(call.options, call.pointer.clone().key("options")).finish()?;
+        Fields::read(call.options, call.pointer().key("options")).finish()?;
         Ok(Box::new(Run {
             urn: call.urn.clone(),
         }))

@@ -33,7 +33,7 @@ impl Extension for Tracing {
         let trace = match (call.options, from_header) {
             (None, Some(trace)) => trace,
             (options, _) => {
-                let at = call.pointer.clone().key("options");
+                let at = call.pointer().key("options");
                 Trace::read(Fields::read(options, at))?
             }
         };

@@ -54,10 +54,13 @@ pub(crate) fn read<T: DeserializeOwned>(
     raw: &RawObject<'_>,
     explain: &Explain,
 ) -> Result<T, Errors> {
-    read_json(raw, arguments_pointer()).map_err(|first| {
-        let problems = explain.problems(raw);
-        Errors::try_from(problems).unwrap_or_else(|_| first.into())
-    })
+    // Where the first problem is costs more to follow than to find out when there is one.
+    serde_json::from_str(raw.get())
+        .or_else(|_| read_json(raw, arguments_pointer()))
+        .map_err(|first| {
+            let problems = explain.problems(raw);
+            Errors::try_from(problems).unwrap_or_else(|_| first.into())
+        })
 }
 
 /// Reads an object that stands at `at` in the request; the error names the first member that does not fit.

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::quality::RandomState;
 use forrst_protocol::{ErrorCode, ErrorObject};
 use serde_json::json;
 
@@ -19,6 +20,9 @@ use crate::metrics::Metrics;
 
 /// Up to this, a request is small: it may use all of a pool.
 const SMALL: usize = 16 * 1024;
+
+/// What a transport takes for a request at least, so that a small answer needs no more.
+pub(crate) const SMALLEST_REQUEST: usize = SMALLEST_ANSWER;
 
 /// What is taken for an answer at least.
 const SMALLEST_ANSWER: usize = 1024;
@@ -45,7 +49,7 @@ pub(crate) struct Budgets {
 
 #[derive(Debug, Default)]
 struct Callers {
-    pools: HashMap<Arc<str>, CallerPools>,
+    pools: HashMap<Arc<str>, CallerPools, RandomState>,
     /// How many there may be before those that nothing is taken from are dropped.
     most: usize,
 }
@@ -62,6 +66,11 @@ impl CallerPools {
         pools.iter().any(|pool| Arc::strong_count(pool) > 1)
     }
 }
+
+/// The pools that a request takes its bytes from: of its connection, its caller and the process. Kept by a connection, because
+/// the pools themselves are shared by all threads.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Payer(Arc<[Arc<Pool>]>);
 
 /// A number of bytes that can be taken and given back.
 #[derive(Debug)]
@@ -81,7 +90,7 @@ enum PoolOf {
 /// Bytes that were taken, until they are dropped.
 #[derive(Debug, Default)]
 pub(crate) struct TakenBytes {
-    pools: Vec<Arc<Pool>>,
+    payer: Payer,
     bytes: usize,
 }
 
@@ -129,33 +138,31 @@ impl Budgets {
         Arc::new(Pool::new(PoolOf::Connection, self.per_connection))
     }
 
-    /// Takes the bytes of a request, for as long as it is under way. There is no caller without valid credentials.
-    ///
-    /// # Errors
-    ///
-    /// What to answer when a pool has too few left.
-    pub(crate) fn take(
-        &self,
-        connection: Option<&Arc<Pool>>,
-        caller: Option<&str>,
-        bytes: usize,
-    ) -> Result<TakenBytes, ErrorObject> {
+    /// Whose bytes a request takes. There is no caller without valid credentials.
+    pub(crate) fn payer(&self, connection: Option<&Arc<Pool>>, caller: Option<&str>) -> Payer {
         let caller = caller.map_or_else(
             || self.anonymous.clone(),
             |caller| self.caller(caller).requests,
         );
         let pools = connection.cloned().into_iter();
-        let pools = pools.chain([caller, self.process.clone()]);
-        TakenBytes::new(pools.collect(), bytes)
-            .inspect_err(|_| self.metrics.refused(Refusal::Bytes))
+        Payer(pools.chain([caller, self.process.clone()]).collect())
+    }
+
+    /// Takes the bytes of a request, for as long as it is under way.
+    ///
+    /// # Errors
+    ///
+    /// What to answer when a pool has too few left.
+    pub(crate) fn take(&self, payer: &Payer, bytes: usize) -> Result<TakenBytes, ErrorObject> {
+        TakenBytes::new(payer.clone(), bytes).inspect_err(|_| self.metrics.refused(Refusal::Bytes))
     }
 
     /// Takes the bytes of a frame that has arrived in part; `None` when there are too few left.
     ///
     /// Frames have pools of their own: they wait for room, and must not wait for calls that wait for locks.
     pub(crate) fn take_for_frame(&self, caller: &str, bytes: usize) -> Option<TakenBytes> {
-        let pools = vec![self.caller(caller).frames, self.frames.clone()];
-        TakenBytes::new(pools, bytes).ok()
+        let pools = [self.caller(caller).frames, self.frames.clone()];
+        TakenBytes::new(Payer(pools.into()), bytes).ok()
     }
 
     fn caller(&self, caller: &str) -> CallerPools {
@@ -240,8 +247,8 @@ impl Pool {
 }
 
 impl TakenBytes {
-    fn new(pools: Vec<Arc<Pool>>, bytes: usize) -> Result<Self, ErrorObject> {
-        let mut taken = Self { pools, bytes: 0 };
+    fn new(payer: Payer, bytes: usize) -> Result<Self, ErrorObject> {
+        let mut taken = Self { payer, bytes: 0 };
         taken.grow(bytes, |pool| pool.limit(bytes))?;
         Ok(taken)
     }
@@ -253,9 +260,10 @@ impl TakenBytes {
 
     /// Takes more from all pools, or from none.
     fn grow(&mut self, more: usize, limit: impl Fn(&Pool) -> usize) -> Result<(), ErrorObject> {
-        for (index, pool) in self.pools.iter().enumerate() {
+        let pools = &*self.payer.0;
+        for (index, pool) in pools.iter().enumerate() {
             if !pool.take(more, limit(pool)) {
-                for pool in &self.pools[..index] {
+                for pool in &pools[..index] {
                     pool.give_back(more);
                 }
                 return Err(pool.refusal());
@@ -266,7 +274,7 @@ impl TakenBytes {
     }
 
     fn shrink(&mut self, less: usize) {
-        for pool in &self.pools {
+        for pool in &*self.payer.0 {
             pool.give_back(less);
         }
         self.bytes -= less;
@@ -300,7 +308,14 @@ impl Room {
 
     /// As [`expect_answer`](Self::expect_answer), for the result of a function.
     pub(crate) fn expect_result(&self, size: &Arc<ResultSize>) -> Result<ResultRoom, ErrorObject> {
-        let smallest = self.state().taken.pools.iter().map(|pool| pool.size).min();
+        let smallest = self
+            .state()
+            .taken
+            .payer
+            .0
+            .iter()
+            .map(|pool| pool.size)
+            .min();
         // A call must fit into pools that nothing was taken from, however large its result may be.
         let most = smallest.unwrap_or(usize::MAX) / 2;
         let expected = size.0.load(Ordering::Relaxed).min(most);
@@ -321,7 +336,10 @@ impl Room {
             Some(more) => _ = state.taken.grow(more, |_| usize::MAX),
             None => {
                 let less = state.taken.bytes - bytes;
-                state.taken.shrink(less);
+                // All threads count in the same pools, which is not worth it for a little.
+                if less > SMALLEST_REQUEST {
+                    state.taken.shrink(less);
+                }
             }
         }
     }
@@ -390,6 +408,15 @@ mod tests {
         Budgets::new(&limits, Arc::new(Metrics::new()))
     }
 
+    fn take(
+        budgets: &Budgets,
+        connection: Option<&Arc<Pool>>,
+        caller: Option<&str>,
+        bytes: usize,
+    ) -> Result<TakenBytes, ErrorObject> {
+        budgets.take(&budgets.payer(connection, caller), bytes)
+    }
+
     fn is_unused(pool: &Pool) -> bool {
         pool.taken.load(Ordering::Relaxed) == 0
     }
@@ -401,18 +428,18 @@ mod tests {
         let mut taken = Vec::new();
         for connection in &connections {
             let before = taken.len();
-            while let Ok(bytes) = budgets.take(Some(connection), Some("a"), MIB) {
+            while let Ok(bytes) = take(&budgets, Some(connection), Some("a"), MIB) {
                 taken.push(bytes);
             }
             assert!(taken.len() - before <= 3, "three quarters of a connection");
         }
         assert_eq!(taken.len(), 6, "three quarters of a caller");
-        while let Ok(bytes) = budgets.take(None, Some("b"), MIB) {
+        while let Ok(bytes) = take(&budgets, None, Some("b"), MIB) {
             taken.push(bytes);
         }
         assert_eq!(taken.len(), 12, "three quarters of the process");
         // A small request still gets through.
-        taken.push(budgets.take(Some(&connections[0]), Some("a"), 100).unwrap());
+        taken.push(take(&budgets, Some(&connections[0]), Some("a"), 100).unwrap());
         taken.clear();
         assert!(is_unused(&budgets.process));
         assert!(connections.iter().all(|connection| is_unused(connection)));
@@ -422,8 +449,8 @@ mod tests {
     fn a_refusal_takes_nothing() {
         let budgets = budgets();
         let connection = budgets.connection();
-        let _all = budgets.take(None, Some("a"), 6 * MIB).unwrap();
-        let refused = budgets.take(Some(&connection), Some("a"), MIB).unwrap_err();
+        let _all = take(&budgets, None, Some("a"), 6 * MIB).unwrap();
+        let refused = take(&budgets, Some(&connection), Some("a"), MIB).unwrap_err();
         assert_eq!(refused.code, ErrorCode::RateLimited);
         assert!(is_unused(&connection));
     }
@@ -431,7 +458,7 @@ mod tests {
     #[test]
     fn an_answer_takes_the_bytes_of_its_request_and_more() {
         let budgets = budgets();
-        let room = |bytes| Room::new(budgets.take(None, Some("a"), bytes).unwrap());
+        let room = |bytes| Room::new(take(&budgets, None, Some("a"), bytes).unwrap());
         let taken = || budgets.process.taken.load(Ordering::Relaxed);
         let (large, small) = (room(MIB), room(100));
         large.expect_answer(MIB).unwrap();
@@ -444,7 +471,7 @@ mod tests {
         large.answered(10);
         assert_eq!(taken(), 110);
         small.answered(20 * MIB);
-        assert!(budgets.take(None, Some("b"), 100).is_err());
+        assert!(take(&budgets, None, Some("b"), 100).is_err());
         drop((large, small));
         assert!(is_unused(&budgets.process));
     }
@@ -455,7 +482,7 @@ mod tests {
         let connection = budgets.connection();
         let size = Arc::default();
         let rooms: Vec<_> = (0..20)
-            .map(|_| Room::new(budgets.take(Some(&connection), Some("a"), 100).unwrap()))
+            .map(|_| Room::new(take(&budgets, Some(&connection), Some("a"), 100).unwrap()))
             .collect();
         let expected: Vec<_> = rooms.iter().map(|room| room.expect_result(&size)).collect();
         let expected = expected.into_iter().map(Result::unwrap);
@@ -463,7 +490,7 @@ mod tests {
         let fit = held.iter().filter(|held| **held).count();
         assert_eq!(fit, 6, "three quarters of a caller");
         // The next call is expected to be like those.
-        let next = budgets.take(None, Some("b"), 100).unwrap();
+        let next = take(&budgets, None, Some("b"), 100).unwrap();
         let next = Room::new(next);
         drop(next.expect_result(&size).unwrap());
         assert_eq!(next.state().taken.bytes, MIB);
@@ -474,7 +501,7 @@ mod tests {
     #[test]
     fn frames_of_a_caller_and_all_frames_are_limited_beside_requests() {
         let budgets = budgets();
-        let _requests = budgets.take(None, Some("a"), 6 * MIB).unwrap();
+        let _requests = take(&budgets, None, Some("a"), 6 * MIB).unwrap();
         // Three quarters of two and of four mebibytes.
         let mut taken = Vec::new();
         for (caller, fit) in [("a", 1), ("b", 1), ("c", 1), ("d", 0)] {
@@ -493,29 +520,29 @@ mod tests {
     fn no_caller_takes_everything_by_small_requests() {
         let budgets = budgets();
         let mut taken = Vec::new();
-        while let Ok(bytes) = budgets.take(None, Some("a"), SMALL) {
+        while let Ok(bytes) = take(&budgets, None, Some("a"), SMALL) {
             taken.push(bytes);
         }
         assert_eq!(taken.len() * SMALL, 8 * MIB, "all of a caller");
-        taken.push(budgets.take(None, Some("b"), SMALL).unwrap());
+        taken.push(take(&budgets, None, Some("b"), SMALL).unwrap());
     }
 
     #[test]
     fn clients_without_credentials_leave_room_for_callers() {
         let budgets = budgets();
         let mut taken = Vec::new();
-        while let Ok(bytes) = budgets.take(None, None, SMALL) {
+        while let Ok(bytes) = take(&budgets, None, None, SMALL) {
             taken.push(bytes);
         }
         assert_eq!(taken.len() * SMALL, 2 * MIB, "an eighth of the process");
-        taken.push(budgets.take(None, Some("a"), 5 * MIB).unwrap());
+        taken.push(take(&budgets, None, Some("a"), 5 * MIB).unwrap());
     }
 
     #[test]
     fn callers_that_send_nothing_take_no_room() {
         let budgets = budgets();
         for number in 0..1000 {
-            budgets.take(None, Some(&number.to_string()), MIB).unwrap();
+            take(&budgets, None, Some(&number.to_string()), MIB).unwrap();
         }
         assert!(budgets.callers.lock().unwrap().pools.len() <= 64);
     }

@@ -1,7 +1,6 @@
 //! What happened in each of the last minutes' seconds, for the operators' page.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -35,8 +34,8 @@ impl Sample {
     fn take(metrics: &Metrics, waiting: usize) -> Self {
         let granted = metrics.count(EventKind::Acquired);
         Self {
-            requests: metrics.all_requests.load(Relaxed),
-            failures: metrics.all_failures.load(Relaxed),
+            requests: metrics.all_requests.get(),
+            failures: metrics.all_failures.get(),
             granted: granted + metrics.count(EventKind::GrantedAfterWait),
             contended: metrics.count(EventKind::Contended),
             timed_out: metrics.count(EventKind::TimedOut),

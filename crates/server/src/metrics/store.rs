@@ -28,38 +28,101 @@ impl Metered {
 
     async fn measure<T>(
         &self,
-        operation: &'static str,
+        operation: Operation,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let start = Instant::now();
-        let result = work.instrument(span::store(operation)).await;
-        let times = &self.metrics.operations;
-        times
-            .get_or_create(&[("op", operation)])
-            .observe(start.elapsed().as_secs_f64());
-        let kind = match &result {
+        let result = work.instrument(span::store(operation.name())).await;
+        self.count(operation, start, &result);
+        result
+    }
+
+    fn count<T>(&self, operation: Operation, start: Instant, result: &Result<T, StoreError>) {
+        self.metrics.operations[operation as usize].observe(start.elapsed());
+        let kind = match result {
             Err(StoreError::NotDone(_)) => "not_done",
             Err(StoreError::MaybeDone(_)) => "maybe_done",
             // What a store cannot do is the caller's failure.
-            Err(StoreError::Unsupported(_)) | Ok(_) => return result,
+            Err(StoreError::Unsupported(_)) | Ok(_) => return,
         };
         let errors = &self.metrics.store_errors;
         errors.get_or_create(&[("kind", kind)]).inc();
-        result
     }
 }
 
-/// What a command is called in the metrics.
-fn operation(command: &Command) -> &'static str {
-    match command {
-        Command::Acquire(_) => "acquire",
-        Command::Abandon { .. } => "abandon",
-        Command::Release(_) => "release",
-        Command::Extend(..) => "extend",
-        Command::ForceRelease { .. } => "force_release",
-        Command::Withdraw { .. } => "withdraw",
-        Command::Confirm { .. } => "confirm",
-        Command::Settle(_) => "settle",
+/// What a store can be asked to do.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Operation {
+    Acquire,
+    Abandon,
+    Release,
+    Extend,
+    ForceRelease,
+    Withdraw,
+    Confirm,
+    Settle,
+    Inspect,
+    Queue,
+    List,
+    Sweep,
+    Health,
+    Broadcast,
+    Counts,
+}
+
+impl Operation {
+    pub(super) const ALL: [Self; 15] = [
+        Self::Acquire,
+        Self::Abandon,
+        Self::Release,
+        Self::Extend,
+        Self::ForceRelease,
+        Self::Withdraw,
+        Self::Confirm,
+        Self::Settle,
+        Self::Inspect,
+        Self::Queue,
+        Self::List,
+        Self::Sweep,
+        Self::Health,
+        Self::Broadcast,
+        Self::Counts,
+    ];
+
+    /// What it is called in the metrics.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Abandon => "abandon",
+            Self::Release => "release",
+            Self::Extend => "extend",
+            Self::ForceRelease => "force_release",
+            Self::Withdraw => "withdraw",
+            Self::Confirm => "confirm",
+            Self::Settle => "settle",
+            Self::Inspect => "inspect",
+            Self::Queue => "queue",
+            Self::List => "list",
+            Self::Sweep => "sweep",
+            Self::Health => "health",
+            Self::Broadcast => "broadcast",
+            Self::Counts => "counts",
+        }
+    }
+}
+
+impl From<&Command> for Operation {
+    fn from(command: &Command) -> Self {
+        match command {
+            Command::Acquire(_) => Self::Acquire,
+            Command::Abandon { .. } => Self::Abandon,
+            Command::Release(_) => Self::Release,
+            Command::Extend(..) => Self::Extend,
+            Command::ForceRelease { .. } => Self::ForceRelease,
+            Command::Withdraw { .. } => Self::Withdraw,
+            Command::Confirm { .. } => Self::Confirm,
+            Command::Settle(_) => Self::Settle,
+        }
     }
 }
 
@@ -78,8 +141,18 @@ impl LockStore for Metered {
     }
 
     async fn submit(&self, command: Command) -> Result<Answer<Outcome>, StoreError> {
-        self.measure(operation(&command), self.store.submit(command))
-            .await
+        let operation = Operation::from(&command);
+        self.measure(operation, self.store.submit(command)).await
+    }
+
+    fn submit_now(&self, command: &Command) -> Option<Answer<Outcome>> {
+        if span::is_traced() {
+            return None;
+        }
+        let (operation, start) = (Operation::from(command), Instant::now());
+        let answer = self.store.submit_now(command)?;
+        self.metrics.operations[operation as usize].observe(start.elapsed());
+        Some(answer)
     }
 
     fn abandon(&self, name: &LockName, ticket: Ticket) {
@@ -91,7 +164,8 @@ impl LockStore for Metered {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError> {
-        self.measure("inspect", self.store.inspect(name)).await
+        self.measure(Operation::Inspect, self.store.inspect(name))
+            .await
     }
 
     async fn queue(
@@ -99,7 +173,8 @@ impl LockStore for Metered {
         name: &LockName,
         limit: usize,
     ) -> Result<Answer<Vec<Waiter>>, StoreError> {
-        self.measure("queue", self.store.queue(name, limit)).await
+        self.measure(Operation::Queue, self.store.queue(name, limit))
+            .await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
@@ -110,23 +185,24 @@ impl LockStore for Metered {
                 page => Ok(page),
             }
         };
-        self.measure("list", list).await?
+        self.measure(Operation::List, list).await?
     }
 
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
-        self.measure("sweep", self.store.sweep(limit)).await
+        self.measure(Operation::Sweep, self.store.sweep(limit))
+            .await
     }
 
     async fn health(&self) -> Result<(), StoreError> {
-        self.measure("health", self.store.health()).await
+        self.measure(Operation::Health, self.store.health()).await
     }
 
     async fn broadcast(&self, message: &[u8]) -> Result<(), StoreError> {
-        self.measure("broadcast", self.store.broadcast(message))
+        self.measure(Operation::Broadcast, self.store.broadcast(message))
             .await
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {
-        self.measure("counts", self.store.counts()).await
+        self.measure(Operation::Counts, self.store.counts()).await
     }
 }

@@ -12,8 +12,9 @@ use tokio_util::task::TaskTracker;
 
 use super::Server;
 use crate::access::Access;
+use crate::context::Values;
 use crate::core::{Core, Extensions, Refusals};
-use crate::extension::{AtomicLock, DeadlineExtension, Extension, Retry, Tracing};
+use crate::extension::Extension;
 use crate::limits::{HeldLocks, Limits, RateLimit};
 use crate::metrics::{Activity, Metered, Metrics, ReadCount};
 use crate::registry::{RegisterError, Registered, Registry};
@@ -33,6 +34,7 @@ pub struct ServerBuilder {
     locks: Config,
     audit: Audit,
     log_lines_dropped: Option<ReadCount>,
+    state: Values,
     functions: Vec<Function>,
     extensions: Vec<Box<dyn Extension>>,
 }
@@ -167,7 +169,15 @@ impl ServerBuilder {
         self
     }
 
-    /// Adds an extension; it runs inside of those that were added before.
+    /// Gives functions and extensions something of the application's own, such as a pool of database connections, by its type:
+    /// see [`Context::state`]. A second value of the same type replaces the first.
+    #[must_use]
+    pub fn state<T: Send + Sync + 'static>(mut self, state: T) -> Self {
+        self.state.insert(state);
+        self
+    }
+
+    /// Adds an extension; it runs inside of those that were added before for the same [`Stage`](crate::Stage).
     #[must_use]
     pub fn extension(mut self, extension: impl Extension) -> Self {
         self.extensions.push(Box::new(extension));
@@ -204,17 +214,7 @@ impl ServerBuilder {
         let secret = store.secret();
         let store = Arc::new(Metered::new(store, metrics.clone()));
         let locks = LockService::observed(store, self.locks, metrics.clone());
-        let atomic_lock = AtomicLock {
-            limits: limits.clone(),
-        };
-        let mut extensions = Extensions::default();
-        extensions.add(Box::new(DeadlineExtension))?;
-        extensions.add(Box::new(Tracing))?;
-        extensions.add(Box::new(Retry))?;
-        extensions.add(Box::new(atomic_lock))?;
-        for extension in self.extensions {
-            extensions.add(extension)?;
-        }
+        let extensions = Extensions::new(&limits, self.extensions)?;
         let mut registry = Registry::default();
         for function in system::functions(&limits) {
             registry.add(function)?;
@@ -225,12 +225,13 @@ impl ServerBuilder {
         let listeners = Arc::new(Listeners::new(
             self.tls,
             self.allowed_hosts,
+            &node,
             &limits,
             metrics.clone(),
         ));
         let core = Arc::new(Core {
             service: self.service.unwrap_or_else(|| "forrst".to_owned()),
-            node,
+            node: node.into(),
             access: self.access,
             rate: RateLimit::new(limits.max_rate),
             unauthenticated: RateLimit::new(Some(limits.max_unauthenticated_rate)),
@@ -248,7 +249,8 @@ impl ServerBuilder {
             secret,
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
-            stop: CancellationToken::new(),
+            stop: Arc::default(),
+            state: self.state,
         });
         Activity::watch(&core);
         Refusals::watch(&core);

@@ -26,7 +26,7 @@ impl Server {
                 "the drain timeout is over: ending what still runs"
             );
         }
-        core.stop.cancel();
+        core.stop.stop();
         if timeout(LAST_WORDS, core.tasks.wait()).await.is_err() {
             tracing::error!(
                 running = core.tasks.len(),

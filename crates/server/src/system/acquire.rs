@@ -2,7 +2,9 @@
 
 use forrst_protocol::{ErrorCode, RawObject};
 
-use super::{CALLER, Prepared, STORE_UNAVAILABLE, Spec, arguments_of, call};
+use super::{CALLER, Prepared, STORE_UNAVAILABLE, Spec, call};
+use crate::context::ServedCall;
+use crate::error::internal_error;
 use crate::extension::atomic_lock::{LockOptions, Times, acquire, acquired_data};
 use crate::limits::{Limits, Refusal};
 
@@ -10,7 +12,6 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:acquire"],
     schema: "acquire",
     needs: CALLER,
-    is_look: false,
     errors: &[
         (
             ErrorCode::LockAcquisitionFailed,
@@ -34,14 +35,15 @@ pub(super) const SPEC: Spec = Spec {
 };
 
 fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
-    let options = LockOptions::read_arguments(arguments_of(arguments), limits)?;
-    Ok(call(async move |context| {
+    let options = LockOptions::read_arguments(arguments, limits)?;
+    Ok(call(async move |context: ServedCall| {
         context.note_locks(options.keys.locks.names());
-        let allowed = options.keys.check(&context.call.caller, &options.at);
+        let allowed = options.keys.check(&context.call.caller, options.at);
         allowed.inspect_err(|_| context.server.metrics.refused(Refusal::Forbidden))?;
-        let guard = acquire(&context, &options).await?;
-        let times = Times::read(&context, &guard);
+        let guard = acquire(&context.server, &context, &options).await?;
+        let times = Times::read(context.call.received, &guard);
         let lease = guard.keep();
-        Ok(acquired_data(&options, &lease, times))
+        let data = acquired_data(&options, &lease, times);
+        RawObject::from_serialize(&data).map_err(|_| internal_error().into())
     }))
 }

@@ -15,7 +15,6 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:activity"],
     schema: "activity",
     needs: OBSERVER,
-    is_look: true,
     errors: &[],
     prepare,
 };

@@ -13,7 +13,6 @@ pub(super) const SPEC: Spec = Spec {
     ],
     schema: "capabilities",
     needs: Needs::AnyCaller,
-    is_look: true,
     errors: &[],
     prepare,
 };

@@ -17,7 +17,6 @@ pub(super) const SPEC: Spec = Spec {
     ],
     schema: "describe",
     needs: Needs::AnyCaller,
-    is_look: true,
     errors: &[
         (ErrorCode::FunctionNotFound, "There is no such function"),
         (

@@ -15,7 +15,6 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:extend"],
     schema: "extend",
     needs: HOLDER,
-    is_look: false,
     errors: NOT_HELD,
     prepare,
 };

@@ -8,7 +8,7 @@ use super::{
     ADMIN, Prepared, STORE_UNAVAILABLE, Spec, act, arguments_of, audited, check_lock, not_held,
     store_failed,
 };
-use crate::Context;
+use crate::context::ServedCall;
 use crate::fields::parsed;
 use crate::limits::{Limits, Refusal};
 
@@ -16,7 +16,6 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:force-release"],
     schema: "force-release",
     needs: ADMIN,
-    is_look: false,
     errors: &[
         (
             ErrorCode::Forbidden,
@@ -65,7 +64,7 @@ fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
 type Forced = Result<Vec<Lease>, NotHeld>;
 
 async fn force_release(
-    context: &Context,
+    context: &ServedCall,
     key: &LockName,
     fences: impl IntoIterator<Item = Fence> + Send,
 ) -> Result<Forced, ErrorObject> {
@@ -77,7 +76,7 @@ async fn force_release(
 ///
 /// The leases are inspected first, and then ended by their fences in one step, so that none ends that was not inspected.
 async fn force_release_within_rights(
-    context: &Context,
+    context: &ServedCall,
     key: &LockName,
     fence: Option<Fence>,
 ) -> Result<Forced, ErrorObject> {
@@ -113,7 +112,7 @@ async fn force_release_within_rights(
     force_release(context, key, fences).await
 }
 
-fn forbidden(context: &Context, key: &LockName, message: &str) -> ErrorObject {
+fn forbidden(context: &ServedCall, key: &LockName, message: &str) -> ErrorObject {
     context.server.metrics.refused(Refusal::Forbidden);
     ErrorObject::new(ErrorCode::Forbidden, message).with_detail("key", key.as_str())
 }

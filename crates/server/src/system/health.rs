@@ -46,7 +46,6 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:fn:health"],
     schema: "health",
     needs: Needs::AnyCaller,
-    is_look: true,
     errors: &[],
     prepare,
 };

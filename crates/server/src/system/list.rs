@@ -25,7 +25,6 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:list"],
     schema: "list",
     needs: OBSERVER,
-    is_look: true,
     errors: &[STORE_UNAVAILABLE],
     prepare,
 };

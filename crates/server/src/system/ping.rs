@@ -11,7 +11,6 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:fn:ping"],
     schema: "ping",
     needs: Needs::AnyCaller,
-    is_look: true,
     errors: &[],
     prepare,
 };

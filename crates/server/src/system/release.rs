@@ -13,7 +13,6 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:release"],
     schema: "release",
     needs: HOLDER,
-    is_look: false,
     errors: NOT_HELD,
     prepare,
 };

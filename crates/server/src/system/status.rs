@@ -8,8 +8,7 @@ use super::{
     OBSERVER, Party, Prepared, STORE_UNAVAILABLE, Spec, arguments_of, call, check_lock,
     store_failed,
 };
-use crate::Context;
-use crate::extension::atomic_lock::full_keys;
+use crate::context::ServedCall;
 use crate::fields::parsed;
 use crate::limits::Limits;
 use crate::time::timestamp;
@@ -18,7 +17,6 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:status"],
     schema: "status",
     needs: OBSERVER,
-    is_look: true,
     errors: &[STORE_UNAVAILABLE],
     prepare,
 };
@@ -37,7 +35,7 @@ fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
 }
 
 /// A lock as `status` and `list` show it.
-pub(super) fn show(status: &LockStatus, now: Timestamp, context: &Context) -> Value {
+pub(super) fn show(status: &LockStatus, now: Timestamp, context: &ServedCall) -> Value {
     let Some(first) = status.holder() else {
         return json!({
             "key": status.name.as_str(),
@@ -67,7 +65,7 @@ pub(super) fn show(status: &LockStatus, now: Timestamp, context: &Context) -> Va
     shown.into()
 }
 
-fn show_holder(lease: &Lease, now: Timestamp, context: &Context) -> Map<String, Value> {
+fn show_holder(lease: &Lease, now: Timestamp, context: &ServedCall) -> Map<String, Value> {
     let left = lease.expires_at.remaining(now).as_millis();
     let left = u64::try_from(left).unwrap_or(u64::MAX);
     let names = lease.locks.names();
@@ -88,7 +86,10 @@ fn show_holder(lease: &Lease, now: Timestamp, context: &Context) -> Map<String, 
     add("ttl_remaining_ms", left.into());
     add("fence", lease.fence.to_string().into());
     if lease.locks.is_set() {
-        add("full_keys", full_keys(visible));
+        add(
+            "full_keys",
+            visible.into_iter().map(LockName::as_str).collect(),
+        );
     }
     shown
 }

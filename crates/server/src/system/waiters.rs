@@ -8,7 +8,7 @@ use super::{
     DEFAULT_LIMIT, MAX_LIMIT, OBSERVER, Party, Prepared, STORE_UNAVAILABLE, Spec, arguments_of,
     call, check_lock, store_failed,
 };
-use crate::Context;
+use crate::context::ServedCall;
 use crate::fields::{at_most, parsed};
 use crate::limits::Limits;
 use crate::time::timestamp;
@@ -17,7 +17,6 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:waiters"],
     schema: "waiters",
     needs: OBSERVER,
-    is_look: true,
     errors: &[STORE_UNAVAILABLE],
     prepare,
 };
@@ -40,7 +39,7 @@ fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     }))
 }
 
-fn show(position: usize, waiter: &Waiter, context: &Context) -> Value {
+fn show(position: usize, waiter: &Waiter, context: &ServedCall) -> Value {
     let party = Party {
         owner: &waiter.owner,
         caller: waiter.caller.as_ref(),

@@ -20,7 +20,6 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:withdraw"],
     schema: "withdraw",
     needs: HOLDER,
-    is_look: false,
     errors: &[
         (
             ErrorCode::RateLimited,

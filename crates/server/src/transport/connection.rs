@@ -9,18 +9,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::body::Body;
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use hyper::body::{Body as _, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
+use super::answer::AnswerBody;
 use super::intake::Intake;
 use super::listeners::ConnectionPermit;
-use super::session::InFlight;
 use super::socket::Socket;
 use crate::access::PeerName;
-use crate::limits::{Pool, Room};
+use crate::limits::{Budgets, Payer, Pool, Room};
 
 /// How many requests without valid credentials one connection may have under way.
 const ANONYMOUS_REQUESTS: usize = 16;
@@ -33,11 +33,12 @@ pub(super) struct Connection {
     /// The name in the peer's certificate.
     pub(super) peer: Option<PeerName>,
     pub(super) in_flight: InFlight,
-    pub(super) bytes: Arc<Pool>,
+    bytes: Arc<Pool>,
+    /// Of the last request, with the name of its caller: the next one is likely to have the same.
+    payer: Mutex<Option<(Option<Box<str>>, Payer)>>,
     pub(super) intake: Arc<Intake>,
     anonymous: Arc<Semaphore>,
     /// `None` on a server that is full, which takes the connection only to say so.
-    #[expect(dead_code, reason = "only held")]
     permit: Option<ConnectionPermit>,
     socket: Socket,
     usage: Mutex<Usage>,
@@ -50,8 +51,31 @@ struct Usage {
     /// When the last of them ended, or the connection was opened.
     last: Instant,
     /// Since when the client has read nothing of each answer that is on its way.
-    unread: HashMap<u64, Instant>,
+    unread: HashMap<u64, Instant, RandomState>,
     next_answer: u64,
+}
+
+/// The requests of one connection that may be under way at once.
+#[derive(Debug, Clone)]
+pub(super) struct InFlight {
+    most: u32,
+    permits: Arc<Semaphore>,
+}
+
+impl InFlight {
+    pub(super) fn new(most: usize) -> Self {
+        let most = u32::try_from(most.max(1)).unwrap_or(u32::MAX);
+        Self {
+            most,
+            permits: Arc::new(Semaphore::new(most as usize)),
+        }
+    }
+
+    /// Permits for so many requests that came together; for more than there are, all of them.
+    pub(super) async fn take(&self, count: usize) -> Option<OwnedSemaphorePermit> {
+        let count = u32::try_from(count).unwrap_or(u32::MAX).min(self.most);
+        self.permits.clone().acquire_many_owned(count).await.ok()
+    }
 }
 
 /// Why a connection has to go.
@@ -77,6 +101,7 @@ impl Connection {
             peer,
             in_flight: InFlight::new(max_in_flight),
             bytes,
+            payer: Mutex::default(),
             intake: Arc::default(),
             anonymous: Arc::new(Semaphore::new(ANONYMOUS_REQUESTS)),
             permit,
@@ -84,10 +109,20 @@ impl Connection {
             usage: Mutex::new(Usage {
                 authorised: 0,
                 last: Instant::now(),
-                unread: HashMap::new(),
+                unread: HashMap::default(),
                 next_answer: 0,
             }),
         }
+    }
+
+    /// Whether its requests are answered; a server that is full only says so.
+    pub(super) fn is_served(&self) -> bool {
+        self.permit.is_some()
+    }
+
+    /// Whether no authorised request is under way.
+    pub(super) fn is_unused(&self) -> bool {
+        self.usage().authorised == 0
     }
 
     /// Returns when the client has disconnected, even if nobody reads its last bytes.
@@ -99,6 +134,19 @@ impl Connection {
     pub(super) fn authorised(self: &Arc<Self>) -> Authorised {
         self.usage().authorised += 1;
         Authorised(self.clone())
+    }
+
+    /// Whose bytes a request of this caller takes.
+    pub(super) fn payer(&self, budgets: &Budgets, caller: Option<&str>) -> Payer {
+        let mut last = self.payer.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((own, payer)) if own.as_deref() == caller => payer.clone(),
+            _ => {
+                let payer = budgets.payer(Some(&self.bytes), caller);
+                *last = Some((caller.map(Into::into), payer.clone()));
+                payer
+            }
+        }
     }
 
     /// A permit for a request without valid credentials; `None` when there are too many of them.
@@ -130,7 +178,11 @@ impl Connection {
     }
 
     /// The answer counts as unread until its body has been taken, and its request as under way.
-    pub(super) fn track(self: &Arc<Self>, body: Body, under_way: Option<UnderWay>) -> Body {
+    pub(super) fn track(
+        self: &Arc<Self>,
+        body: AnswerBody,
+        under_way: Option<UnderWay>,
+    ) -> TrackedBody {
         if let (Some(under_way), Some(length)) = (&under_way, body.size_hint().exact()) {
             under_way
                 .room
@@ -141,13 +193,13 @@ impl Connection {
         usage.next_answer += 1;
         usage.unread.insert(answer, Instant::now());
         drop(usage);
-        Body::new(TrackedBody {
+        TrackedBody {
             body,
             rest: Bytes::new(),
             connection: self.clone(),
             answer,
             _under_way: under_way,
-        })
+        }
     }
 
     fn usage(&self) -> MutexGuard<'_, Usage> {
@@ -171,26 +223,26 @@ impl Drop for Authorised {
 const HANDED_OVER: usize = 16 * 1024;
 
 /// The body of an answer, in small frames: it lives until the client has let all but the last one pass.
-struct TrackedBody {
-    body: Body,
+pub(super) struct TrackedBody {
+    body: AnswerBody,
     rest: Bytes,
     connection: Arc<Connection>,
     answer: u64,
     _under_way: Option<UnderWay>,
 }
 
-/// What a request holds until the client has taken its answer, in the extensions of its response.
-#[derive(Debug, Clone)]
+/// What a request holds until the client has taken its answer.
+#[derive(Debug)]
 pub(super) struct UnderWay {
     room: Room,
-    _authorised: Option<Arc<Authorised>>,
+    _authorised: Option<Authorised>,
 }
 
 impl UnderWay {
     pub(super) fn new(room: Room, authorised: Option<Authorised>) -> Self {
         Self {
             room,
-            _authorised: authorised.map(Arc::new),
+            _authorised: authorised,
         }
     }
 }
@@ -245,7 +297,7 @@ mod tests {
     use tokio::time::{advance, timeout};
 
     use super::*;
-    use crate::limits::{Budgets, Limits};
+    use crate::limits::Limits;
     use crate::metrics::Metrics;
 
     const IDLE: Duration = Duration::from_secs(60);
@@ -256,6 +308,10 @@ mod tests {
         let (socket, bytes) = (Socket::from(stream), budgets.connection());
         let connection = Connection::new(None, socket, "test".into(), None, 10, bytes);
         (Arc::new(connection), peer)
+    }
+
+    fn body(length: usize) -> AnswerBody {
+        AnswerBody::Whole(vec![0; length].into())
     }
 
     async fn is_overdue(connection: &Connection) -> Option<Overdue> {
@@ -270,7 +326,7 @@ mod tests {
         for _ in 0..4 {
             advance(IDLE / 4).await;
             // One is always on its way, and none for long.
-            last = Some(connection.track(Body::empty(), None));
+            last = Some(connection.track(body(0), None));
         }
         assert_eq!(is_overdue(&connection).await, Some(Overdue::Idle));
         drop(last);
@@ -280,7 +336,7 @@ mod tests {
     async fn an_authorised_request_counts_until_its_answer_is_taken() {
         let (connection, _peer) = connection();
         let authorised = UnderWay::new(Room::default(), Some(connection.authorised()));
-        let mut answer = connection.track(Body::from(vec![0; 10 * HANDED_OVER]), Some(authorised));
+        let mut answer = connection.track(body(10 * HANDED_OVER), Some(authorised));
         for _ in 0..10 {
             advance(IDLE / 2).await;
             std::future::poll_fn(|cx| Pin::new(&mut answer).poll_frame(cx)).await;
@@ -296,11 +352,9 @@ mod tests {
     async fn one_unread_answer_among_many_others_is_noticed() {
         let (connection, _peer) = connection();
         let _authorised = connection.authorised();
-        let _unread = connection.track(Body::empty(), None);
+        let _unread = connection.track(body(0), None);
         advance(IDLE).await;
-        let _others: Vec<_> = (0..1000)
-            .map(|_| connection.track(Body::empty(), None))
-            .collect();
+        let _others: Vec<_> = (0..1000).map(|_| connection.track(body(0), None)).collect();
         assert_eq!(is_overdue(&connection).await, Some(Overdue::Unread));
     }
 }

@@ -1,20 +1,18 @@
 //! Which hosts a request may be for.
 //!
 //! A page in a browser can have its own name resolve to 127.0.0.1, and then talk to a server there as if it were the
-//! page's own. The name in `Host` gives it away. The check is a layer around the routes, so that a mounted router has it too.
+//! page's own. The name in `Host` gives it away. Every request passes the check, also in a mounted router.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::Request;
 use axum::http::header::HOST;
 use axum::http::{HeaderValue, StatusCode};
-use axum::middleware::{Next, from_fn};
 use forrst_protocol::{ErrorCode, ErrorObject};
+use hyper::Request;
 
+use super::answer::{Answer, json};
 use super::connection::Connection;
-use super::http::json;
 use crate::Server;
 use crate::limits::Refusal;
 
@@ -54,33 +52,28 @@ impl HostCheck {
         }
     }
 
-    /// The routes behind the check, their fallback included.
-    pub(super) fn around(self, router: Router, server: &Server) -> Router {
+    /// The answer to a request for another host.
+    pub(super) fn check<B>(
+        &self,
+        request: &Request<B>,
+        server: &Server,
+        connection: Option<&Arc<Connection>>,
+    ) -> Option<Answer> {
         if !self.is_needed {
-            return router;
+            return None;
         }
-        let (check, server) = (Arc::new(self), server.clone());
-        router.layer(from_fn(move |request: Request, next: Next| {
-            let refusal = check.refuse(&request).map(|why| {
-                server.core.metrics.refused(Refusal::Host);
-                let what = format!("{} {}", request.method(), request.uri().path());
-                let connection = request.extensions().get::<Arc<Connection>>();
-                let from = connection.map(|connection| &*connection.from);
-                server.core.denied(&what, None, from, &why);
-                let response = forrst_protocol::Response::failure(None, why);
-                json(StatusCode::FORBIDDEN, &response.with_node(server.node()))
-            });
-            async move {
-                match refusal {
-                    Some(refusal) => refusal,
-                    None => next.run(request).await,
-                }
-            }
-        }))
+        let why = self.refuse(request)?;
+        server.core.metrics.refused(Refusal::Host);
+        let what = format!("{} {}", request.method(), request.uri().path());
+        let from = connection.map(|connection| &*connection.from);
+        server.core.denied(&what, None, from, &why);
+        let response = forrst_protocol::Response::failure(None, why);
+        let response = response.with_node(server.node());
+        Some(json(StatusCode::FORBIDDEN, &response))
     }
 
     /// Why a request for another host is refused. One that names no host is from no browser.
-    fn refuse(&self, request: &Request) -> Option<ErrorObject> {
+    fn refuse<B>(&self, request: &Request<B>) -> Option<ErrorObject> {
         let authority = request.uri().authority().map(|a| a.as_str().as_bytes());
         let hosts = request.headers().get_all(HOST).iter();
         let mut named = hosts.map(HeaderValue::as_bytes).chain(authority);

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use axum::http::HeaderValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Tls;
+use super::rpc::Rpc;
 use crate::limits::{Budgets, Limits, Refusal, network};
 use crate::metrics::{Metrics, OpenConnection};
 
@@ -24,6 +26,10 @@ pub(crate) struct Listeners {
     max_per_address: usize,
     pub(super) budgets: Budgets,
     addresses: Arc<Addresses>,
+    /// The name of the node, as a header has it.
+    pub(super) node: Option<HeaderValue>,
+    /// Made by the first that needs it.
+    pub(super) rpc: OnceLock<Rpc>,
 }
 
 /// Open connections of each address.
@@ -48,6 +54,7 @@ impl Listeners {
     pub(crate) fn new(
         tls: Option<Tls>,
         allowed_hosts: Vec<String>,
+        node: &str,
         limits: &Limits,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -61,6 +68,8 @@ impl Listeners {
                 .unwrap_or(limits.max_connections),
             budgets: Budgets::new(limits, metrics),
             addresses: Arc::default(),
+            node: HeaderValue::from_str(node).ok(),
+            rpc: OnceLock::new(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! JSON-RPC 2.0: `forrst.call` carries a Forrst request, `rpc.discover` describes the server.
 //!
-//! jsonrpsee has the methods. The frame is read before, because jsonrpsee takes a request whose id it cannot read for a
+//! `forrst.call` goes straight to the core; jsonrpsee has the other methods. The frame is read before, because jsonrpsee takes a request whose id it cannot read for a
 //! notification, and its caller would wait for ever; and the entries of a batch run side by side. Every entry is counted
 //! against its caller's rate before anything else is done with it.
 
@@ -10,21 +10,24 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forrst_protocol::{ErrorCode, ErrorObject, MAX_PROBLEMS};
+use forrst_protocol::{ErrorCode, ErrorObject, MAX_PROBLEMS, Response};
 use futures_util::future::join_all;
+use jsonrpsee::RpcModule;
 use jsonrpsee::core::server::Methods;
 use jsonrpsee::types::ErrorObjectOwned;
 use jsonrpsee::types::error::{
-    INVALID_PARAMS_CODE, INVALID_REQUEST_CODE, OVERSIZED_REQUEST_CODE, PARSE_ERROR_CODE,
+    INTERNAL_ERROR_CODE, INVALID_PARAMS_CODE, INVALID_REQUEST_CODE, OVERSIZED_REQUEST_CODE,
+    PARSE_ERROR_CODE,
 };
-use jsonrpsee::{Extensions, RpcModule};
-use serde::Deserialize;
 use serde::de::{Deserializer as _, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::answer::to_json;
 use super::openrpc;
+use crate::Server;
 use crate::access::{Caller, Credential, PeerName};
 use crate::core::{Core, Counted, Origin, one_frame};
 use crate::limits::{Refusal, Room};
@@ -34,14 +37,18 @@ const MAX_BATCH: usize = 100;
 
 const CALL: &str = "forrst.call";
 
+const INVALID_PARAMS: &str =
+    "Invalid params: send the Forrst request, by name or as the only element";
+
 /// For unauthenticated clients, where there is no Forrst answer to say it in.
 const UNAUTHORIZED_CODE: i32 = -32001;
 /// For callers that ask too often, likewise.
 const RATE_LIMITED_CODE: i32 = -32002;
 
-pub(super) struct Rpc {
+/// The methods that jsonrpsee answers: all but `forrst.call`, which goes straight to the core.
+#[derive(Debug)]
+pub(crate) struct Rpc {
     methods: Methods,
-    core: Arc<Core>,
 }
 
 /// What the HTTP request that a frame came with says about who sent it.
@@ -75,8 +82,9 @@ impl Sender {
 }
 
 /// What a method needs to know about the entry that calls it.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Entry {
+    core: Arc<Core>,
     sender: Sender,
     counted: Counted,
     /// How many errors its answer may list.
@@ -172,23 +180,36 @@ impl Batch {
     }
 }
 
+impl Server {
+    /// The methods of `/rpc`.
+    pub(super) fn rpc(&self) -> &Rpc {
+        self.listeners.rpc.get_or_init(|| Rpc::new(&self.core))
+    }
+}
+
 impl Rpc {
-    pub(super) fn new(core: Arc<Core>) -> Self {
-        let document = to_raw_value(&openrpc::document(&core));
+    fn new(core: &Arc<Core>) -> Self {
+        let document = to_raw_value(&openrpc::document(core));
         let document = document.expect("the document is plain JSON");
-        let mut module = RpcModule::new(core.clone());
-        let distinct = "the two methods have different names";
-        module
-            .register_async_method(CALL, async |params, core, extensions| {
-                call(params.as_str(), &core, &extensions).await
-            })
-            .expect(distinct);
+        // The core comes with each call: it outlives the methods, which it must not keep alive itself.
+        let mut module = RpcModule::new(());
         // Functions cannot be added any more: one document is enough.
         module
-            .register_method("rpc.discover", move |_, core, extensions| {
+            .register_method("rpc.discover", move |_, (), extensions| {
+                let Some(entry) = extensions.get::<Entry>() else {
+                    let why = "the call has lost its server";
+                    return Err(ErrorObjectOwned::owned(
+                        INTERNAL_ERROR_CODE,
+                        why,
+                        None::<()>,
+                    ));
+                };
                 let Entry {
-                    sender, counted, ..
-                } = extensions.get::<Entry>().cloned().unwrap_or_default();
+                    core,
+                    sender,
+                    counted,
+                    ..
+                } = entry.clone();
                 let caller = core.recognise(&sender.credential).inspect_err(|why| {
                     core.denied("rpc.discover", None, sender.from.as_deref(), why);
                 });
@@ -199,21 +220,26 @@ impl Rpc {
                     Err(why) => Err(refused(why)),
                 }
             })
-            .expect(distinct);
+            .expect("there is no other method");
         Self {
             methods: module.into(),
-            core,
         }
     }
 
     /// Answers a frame; none when it has only notifications, which are not run.
-    pub(super) async fn answer(&self, frame: &Frame, sender: Sender) -> Option<String> {
-        let caller = self.core.access.caller(&sender.credential);
+    pub(super) async fn answer(
+        &self,
+        core: &Arc<Core>,
+        frame: &Frame,
+        sender: Sender,
+    ) -> Option<String> {
+        let caller = core.access.caller(&sender.credential);
         let batch = match &frame.shape {
             Shape::Batch(batch) => batch,
             Shape::One => {
                 let entry = Entry {
-                    counted: self.count(caller.as_ref().ok()),
+                    core: core.clone(),
+                    counted: count(core, caller.as_ref().ok()),
                     sender,
                     max_errors: MAX_PROBLEMS,
                 };
@@ -222,7 +248,7 @@ impl Rpc {
                     .await;
             }
             Shape::NotUtf8 | Shape::NotJson(_) => {
-                if let Counted::Refused(why) = self.count(caller.as_ref().ok()) {
+                if let Counted::Refused(why) = count(core, caller.as_ref().ok()) {
                     return Some(refusal(NO_ID, &why));
                 }
                 let why = match &frame.shape {
@@ -233,33 +259,34 @@ impl Rpc {
             }
         };
         // All of them are under way at once.
-        let most = MAX_BATCH.min(self.core.limits.max_in_flight.max(1));
+        let most = MAX_BATCH.min(core.limits.max_in_flight.max(1));
         if batch.count == 0 || batch.count > most {
             // What was read of it counts.
             for _ in 0..frame.count() {
-                if let Counted::Refused(why) = self.count(caller.as_ref().ok()) {
+                if let Counted::Refused(why) = count(core, caller.as_ref().ok()) {
                     return Some(refusal(NO_ID, &why));
                 }
             }
             if batch.count == 0 {
                 return Some(invalid(NO_ID, "a batch must not be empty"));
             }
-            self.core.metrics.refused(Refusal::Batch);
+            core.metrics.refused(Refusal::Batch);
             let message = format!("a batch may have at most {most} entries");
             return Some(error(NO_ID, OVERSIZED_REQUEST_CODE, &message));
         }
         if caller.is_err() {
             // The frame itself was counted when it arrived.
             for _ in 1..batch.count {
-                if let Err(why) = self.core.count_unauthenticated(sender.from.as_deref()) {
+                if let Err(why) = core.count_unauthenticated(sender.from.as_deref()) {
                     return Some(refusal(NO_ID, &why));
                 }
             }
         }
         let answers = batch.entries.iter().map(|range| {
             let entry = Entry {
+                core: core.clone(),
                 sender: sender.clone(),
-                counted: self.count(caller.as_ref().ok()),
+                counted: count(core, caller.as_ref().ok()),
                 max_errors: (MAX_PROBLEMS / batch.count).max(1),
             };
             self.answer_one(frame.part(range.clone()), entry)
@@ -278,14 +305,9 @@ impl Rpc {
         (!frame.is_empty()).then(|| frame + "]")
     }
 
-    /// Those who are not known are refused as such, and are counted elsewhere.
-    fn count(&self, caller: Option<&Caller>) -> Counted {
-        caller.map_or(Counted::NotYet, |caller| self.core.count(caller))
-    }
-
     async fn answer_one(&self, text: &str, entry: Entry) -> Option<String> {
-        let (id, method) = match Members::check(text) {
-            Ok(Kind::Request { id, method }) => (id, method),
+        let (id, method, params) = match Members::check(text) {
+            Ok(Kind::Request { id, method, params }) => (id, method, params),
             Ok(Kind::Notification) => return None,
             Err((id, why)) => {
                 return Some(match entry.counted {
@@ -297,10 +319,11 @@ impl Rpc {
                 });
             }
         };
-        if method != CALL
-            && let Counted::Refused(why) = entry.counted
-        {
-            return Some(refusal(id, &why));
+        if method == CALL {
+            return Some(call(id, params, entry).await);
+        }
+        if let Counted::Refused(why) = entry.counted {
+            return Some(refusal(id.get(), &why));
         }
         let mut methods = self.methods.clone();
         methods.extensions_mut().insert(entry);
@@ -326,8 +349,9 @@ const NO_ID: &str = "null";
 enum Kind<'a> {
     Request {
         /// As it was written.
-        id: &'a str,
+        id: &'a RawValue,
         method: Cow<'a, str>,
+        params: Option<&'a RawValue>,
     },
     Notification,
 }
@@ -387,8 +411,11 @@ impl<'a> Members<'a> {
         } else if !frame.params.is_none_or(is_structured) {
             "`params` must be an object or an array"
         } else {
-            match (frame.method.and_then(text), id) {
-                (Some(method), Some(id)) => return Ok(Kind::Request { id, method }),
+            match (frame.method.and_then(text), frame.id) {
+                (Some(method), Some(id)) => {
+                    let params = frame.params;
+                    return Ok(Kind::Request { id, method, params });
+                }
                 (Some(_), None) => return Ok(Kind::Notification),
                 (None, _) => "`method` must be a string",
             }
@@ -397,29 +424,25 @@ impl<'a> Members<'a> {
     }
 }
 
-async fn call(
-    params: Option<&str>,
-    core: &Arc<Core>,
-    extensions: &Extensions,
-) -> Result<Box<RawValue>, ErrorObjectOwned> {
-    let entry = extensions.get::<Entry>().cloned().unwrap_or_default();
-    let invalid = |message: &str| match &entry.counted {
-        Counted::Refused(why) => refused(why.clone()),
-        _ => ErrorObjectOwned::owned(INVALID_PARAMS_CODE, message, None::<()>),
-    };
-    let expected = "Invalid params: send the Forrst request, by name or as the only element";
-    let request: &str = match params {
-        Some(params) if params.trim_start().starts_with('[') => {
-            only_element(params).ok_or_else(|| invalid(expected))?
-        }
-        Some(params) => params,
-        None => return Err(invalid(expected)),
-    };
+/// `forrst.call`.
+async fn call(id: &RawValue, params: Option<&RawValue>, entry: Entry) -> String {
     let Entry {
+        core,
         sender,
         counted,
         max_errors,
     } = entry;
+    let params = params.map(RawValue::get);
+    let request = match params {
+        Some(params) if params.starts_with('[') => only_element(params),
+        params => params,
+    };
+    let Some(request) = request else {
+        return match counted {
+            Counted::Refused(why) => refusal(id.get(), &why),
+            _ => error(id.get(), INVALID_PARAMS_CODE, INVALID_PARAMS),
+        };
+    };
     let origin = Origin {
         received: Instant::now(),
         credential: sender.credential,
@@ -431,16 +454,37 @@ async fn call(
         counted,
     };
     let response = core.answer(request.as_bytes(), origin).await;
-    to_raw_value(&response).map_err(|_| {
-        let message = "the answer cannot be written as JSON";
-        ErrorObjectOwned::owned(INVALID_PARAMS_CODE, message, None::<()>)
-    })
+    let success = Success {
+        jsonrpc: "2.0",
+        id,
+        result: &response,
+    };
+    match to_json(&success).map(String::from_utf8) {
+        Ok(Ok(answer)) => answer,
+        _ => error(
+            id.get(),
+            INTERNAL_ERROR_CODE,
+            "the answer cannot be written as JSON",
+        ),
+    }
+}
+
+#[derive(Serialize)]
+struct Success<'a> {
+    jsonrpc: &'static str,
+    id: &'a RawValue,
+    result: &'a Response,
 }
 
 /// The element of an array that has one.
 fn only_element(array: &str) -> Option<&str> {
     let [element]: [&RawValue; 1] = serde_json::from_str(array).ok()?;
     Some(element.get())
+}
+
+/// Callers that are not known are refused as such, and are counted elsewhere.
+fn count(core: &Core, caller: Option<&Caller>) -> Counted {
+    caller.map_or(Counted::NotYet, |caller| core.count(caller))
 }
 
 /// Why a caller was refused, as the error of a method.

@@ -3,18 +3,13 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::Request;
-use axum::http::header::{CONNECTION, RETRY_AFTER};
-use axum::http::{HeaderValue, StatusCode, Uri};
-use axum::middleware::from_fn_with_state;
-use axum::response::Response;
-use forrst_protocol::{ErrorCode, ErrorObject, excerpt};
+use axum::http::{Method, StatusCode};
+use forrst_protocol::{ErrorCode, ErrorObject};
+use futures_util::FutureExt;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -23,13 +18,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
-use tower::ServiceExt;
 
+use super::answer::{Answer, json, without_body};
 use super::connection::{Connection, Overdue};
 use super::host_check::HostCheck;
-use super::http::{drain, json};
 use super::intake::LimitedStream;
+use super::interrupt::run_until;
 use super::listeners::ConnectionPermit;
+use super::routes::{FULL_PATIENCE, Routes, full};
 use super::socket::Socket;
 use super::tls::peer_name;
 use crate::Server;
@@ -40,11 +36,6 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Longer than any handshake takes that is meant well.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-
-const FULL: &str = "Too many connections are open";
-
-/// How long a client of a full server has for its one request.
-const FULL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long such a client may be silent before it learns that the server is full.
 const FULL_SILENCE: Duration = Duration::from_millis(200);
@@ -78,13 +69,9 @@ impl Server {
 
     /// As [`serve`](Self::serve), on a listener that is there already.
     pub async fn serve_on(&self, listener: TcpListener) {
-        let router = self.routes().merge(Self::page()).fallback(unknown_path);
         let address = listener.local_addr().ok();
         let hosts = HostCheck::of_listener(&self.listeners.allowed_hosts, address);
-        let router = hosts.around(router, self);
-        // The same routes for a server that is full: all but the probes are refused.
-        let probes = router.clone();
-        let probes = probes.layer(from_fn_with_state(self.clone(), refuse_all_but_probes));
+        let routes = Routes::new(self, hosts);
         let mut errors = AcceptErrors::default();
         loop {
             let accepted = tokio::select! {
@@ -104,11 +91,11 @@ impl Server {
             match self.admit(address) {
                 Some(permit) => {
                     let patience = self.core.limits.idle_timeout;
-                    let router = router.clone();
+                    let routes = routes.clone();
                     let serve = async move {
                         let permit = Some(permit);
                         server
-                            .serve_stream(stream, address, permit, router, patience)
+                            .serve_stream(stream, address, permit, routes, patience)
                             .await;
                     };
                     self.core.tasks.spawn(serve);
@@ -117,10 +104,10 @@ impl Server {
                     let Some(turn) = self.listeners.admit_to_full() else {
                         continue;
                     };
-                    let router = probes.clone();
+                    let routes = routes.clone();
                     let patience = FULL_PATIENCE.min(self.core.limits.idle_timeout);
                     let serve = async move {
-                        let serve = server.serve_stream(stream, address, None, router, patience);
+                        let serve = server.serve_stream(stream, address, None, routes, patience);
                         let _ = timeout(2 * FULL_PATIENCE, serve).await;
                         drop(turn);
                     };
@@ -140,7 +127,7 @@ impl Server {
         stream: TcpStream,
         address: SocketAddr,
         permit: Option<ConnectionPermit>,
-        router: Router,
+        routes: Routes,
         patience: Duration,
     ) {
         let from: Arc<str> = address.ip().to_canonical().to_string().into();
@@ -161,7 +148,7 @@ impl Server {
                     let socket = Socket::from(stream);
                     let connection =
                         Connection::new(permit, socket.clone(), from, None, max_in_flight, bytes);
-                    self.serve_connection(socket, is_http2, router, connection, patience)
+                    self.serve_connection(socket, is_http2, routes, connection, patience)
                         .await;
                 }
                 Ok(Err(_)) => {}
@@ -203,7 +190,7 @@ impl Server {
         };
         let connection = Connection::new(permit, socket, from, peer, max_in_flight, bytes);
         let served = async {
-            self.serve_connection(stream, is_http2, router, connection, patience)
+            self.serve_connection(stream, is_http2, routes, connection, patience)
                 .await;
             // A WebSocket outlives the HTTP connection it began as, and a function its caller.
             if has_name {
@@ -220,7 +207,7 @@ impl Server {
         &self,
         stream: S,
         is_http2: bool,
-        router: Router,
+        routes: Routes,
         connection: Connection,
         patience: Duration,
     ) where
@@ -229,20 +216,23 @@ impl Server {
         let limits = &self.core.limits;
         let connection = Arc::new(connection);
         let state = connection.clone();
+        // Of this connection: what all connections share is counted by all threads.
+        let routes = Arc::new(routes);
         let service = service_fn(move |request: hyper::Request<Incoming>| {
-            let mut request = request.map(Body::new);
-            let has_too_many_headers = request.headers().len() > MAX_HEADERS;
-            request.extensions_mut().insert(connection.clone());
-            let (router, connection) = (router.clone(), connection.clone());
+            let (routes, connection) = (routes.clone(), connection.clone());
+            let is_head = request.method() == Method::HEAD;
             async move {
-                let mut reply = if has_too_many_headers {
-                    drop(request);
-                    too_many_headers()
+                let (mut answer, under_way) = if request.headers().len() > MAX_HEADERS {
+                    (too_many_headers(), None)
+                } else if connection.is_served() {
+                    routes.answer(request, Some(&connection)).await
                 } else {
-                    router.oneshot(request).await?
+                    (routes.answer_when_full(request, &connection).await, None)
                 };
-                let under_way = reply.extensions_mut().remove();
-                Ok::<_, Infallible>(reply.map(|body| connection.track(body, under_way)))
+                if is_head {
+                    answer = without_body(answer);
+                }
+                Ok::<_, Infallible>(answer.map(|body| connection.track(body, under_way)))
             }
         });
         let stream = LimitedStream::new(stream, state.intake.clone());
@@ -271,9 +261,9 @@ impl Server {
             .await;
         } else {
             let served = http1::Builder::new()
-                .timer(TokioTimer::new())
                 .max_buf_size(max_head)
-                .header_read_timeout(patience)
+                // A head that does not arrive is no request, and its connection is overdue.
+                .header_read_timeout(None)
                 .serve_connection(stream, service)
                 .with_upgrades();
             self.drive(
@@ -288,7 +278,7 @@ impl Server {
 
     /// A client in the clear that has opened its connection ahead of its first request learns that the server is full, too.
     async fn refuse_silent_client(&self, mut stream: TcpStream) {
-        let body = serde_json::to_string(&self.full()).unwrap_or_default();
+        let body = serde_json::to_string(&full(self)).unwrap_or_default();
         let answer = format!(
             "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
              connection: close\r\ncontent-length: {}\r\n\r\n{body}",
@@ -299,11 +289,6 @@ impl Server {
             let mut rest = [0; 1024];
             while stream.read(&mut rest).await.is_ok_and(|count| count > 0) {}
         }
-    }
-
-    fn full(&self) -> forrst_protocol::Response {
-        let error = ErrorObject::new(ErrorCode::Unavailable, FULL);
-        forrst_protocol::Response::failure(None, error).with_node(self.node())
     }
 
     /// Runs a connection until it ends, the client disconnects, its time is over, or the server ends.
@@ -317,11 +302,19 @@ impl Server {
         C: Future<Output = hyper::Result<()>>,
     {
         let metrics = &self.core.metrics;
-        tokio::pin!(served);
-        let result = tokio::select! {
-            result = served.as_mut() => result,
-            () = state.disconnected() => return,
-            why = state.overdue(patience) => {
+        let mut served = pin!(served);
+        let watch = async {
+            tokio::select! {
+                () = state.disconnected() => Watched::Disconnected,
+                why = state.overdue(patience) => Watched::Overdue(why),
+                () = self.core.draining.cancelled() => Watched::Draining,
+            }
+        };
+        let served_first = served.as_mut().map(Watched::Done);
+        let result = match run_until(served_first, watch).await {
+            Watched::Done(result) => result,
+            Watched::Disconnected => return,
+            Watched::Overdue(why) => {
                 metrics.refused(match why {
                     Overdue::Idle => Refusal::Idle,
                     Overdue::Unread => Refusal::Unread,
@@ -329,9 +322,19 @@ impl Server {
                 finish(served.as_mut());
                 timeout(LAST_ANSWERS, served).await.unwrap_or(Ok(()))
             }
-            () = self.core.draining.cancelled() => {
+            Watched::Draining => {
                 finish(served.as_mut());
-                served.await
+                // Calls have until the drain timeout; half a head has not.
+                let is_unused = state.is_unused();
+                let ended = async {
+                    tokio::select! {
+                        () = state.disconnected() => {}
+                        _ = state.overdue(patience) => {}
+                        () = sleep(LAST_ANSWERS), if is_unused => {}
+                    }
+                    Ok(())
+                };
+                run_until(served, ended).await
             }
         };
         match result {
@@ -341,6 +344,14 @@ impl Server {
             Err(error) => tracing::debug!(%error, "a connection broke"),
         }
     }
+}
+
+/// What happens on a connection.
+enum Watched {
+    Done(hyper::Result<()>),
+    Disconnected,
+    Overdue(Overdue),
+    Draining,
 }
 
 /// Looks at the first bytes without taking them.
@@ -364,35 +375,7 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// A server that is full is still well: an orchestrator that asks for its health must not restart it. It is not ready for more,
-/// though, and says so to all others.
-async fn refuse_all_but_probes(
-    axum::extract::State(server): axum::extract::State<Server>,
-    request: Request,
-    next: axum::middleware::Next,
-) -> Response {
-    let mut reply = match request.uri().path() {
-        "/health" => next.run(request).await,
-        "/ready" => {
-            let body = serde_json::json!({"status": "unhealthy", "message": FULL});
-            json(StatusCode::SERVICE_UNAVAILABLE, &body)
-        }
-        _ => {
-            // A client that is still sending does not read, and would lose the answer with the connection.
-            let _ = timeout(FULL_PATIENCE / 2, drain(request.into_body())).await;
-            json(StatusCode::SERVICE_UNAVAILABLE, &server.full())
-        }
-    };
-    if reply.status() == StatusCode::SERVICE_UNAVAILABLE {
-        let soon = HeaderValue::from_static("1");
-        reply.headers_mut().insert(RETRY_AFTER, soon);
-    }
-    let close = HeaderValue::from_static("close");
-    reply.headers_mut().insert(CONNECTION, close);
-    reply
-}
-
-fn too_many_headers() -> Response {
+fn too_many_headers() -> Answer {
     let message = format!("A request may have at most {MAX_HEADERS} headers");
     let error = ErrorObject::new(ErrorCode::InvalidRequest, message);
     let response = forrst_protocol::Response::failure(None, error);
@@ -419,14 +402,4 @@ impl AcceptErrors {
         }
         sleep(Duration::from_millis(50)).await;
     }
-}
-
-async fn unknown_path(uri: Uri) -> Response {
-    let message = format!(
-        "There is nothing at {}: send Forrst requests to /forrst, JSON-RPC to /rpc",
-        excerpt(uri.path())
-    );
-    let error = ErrorObject::new(ErrorCode::NotFound, message);
-    let response = forrst_protocol::Response::failure(None, error);
-    json(StatusCode::NOT_FOUND, &response)
 }

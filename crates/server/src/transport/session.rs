@@ -1,25 +1,32 @@
 //! Many requests on one connection, answered in the order in which they are ready.
+//!
+//! One task reads and writes, and runs the calls, so that one that need not wait costs no task, no channel and no wake-up, and all
+//! answers to what came in together go out together. Only many calls together are shared among the threads, and only what has
+//! to wait gets a task of its own.
+
+mod calls;
+mod writer;
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use forrst_protocol::ErrorObject;
-use futures_util::{Sink, SinkExt, Stream, StreamExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::task::JoinSet;
+use futures_util::{Sink, Stream, StreamExt};
 use tokio::time::error::Elapsed;
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
+use self::calls::{Calls, Done, Panicked};
+use self::writer::Writer;
 use super::intake::Intake;
 use crate::Server;
 use crate::access::{Caller, Credential};
-use crate::limits::{Pool, Refusal, Room, TakenBytes};
+use crate::limits::{Payer, Refusal, Room, SMALLEST_REQUEST, TakenBytes};
 use crate::metrics::Metrics;
 
 /// How long calls may take that were under way when the client broke the rules.
@@ -28,20 +35,20 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How many frames are read ahead of those that are under way, so that a client that goes is noticed.
 const READ_AHEAD: usize = 16;
 
+/// After so many messages everything else has a turn, whatever a client sends.
+const READS_IN_A_ROW: usize = 64;
+
 /// How much of a message is read before bytes are taken for it.
 const FIRST_PART: u64 = 16 * 1024;
 
 /// When a message that there was no room for is read on, if there is room then.
 const NO_ROOM: Duration = Duration::from_millis(50);
 
-/// How many answers go out in one write at most.
-const WRITTEN_AT_ONCE: usize = 256;
-
 /// How a connection is treated.
 pub(super) struct Rules<M> {
     /// The requests that may be under way at once, from the moment they begin until the client has taken the answer. A few more
     /// are read and wait; then nothing is read.
-    pub(super) in_flight: InFlight,
+    pub(super) max_in_flight: usize,
     /// Where the bytes of its requests are taken from.
     pub(super) account: SessionAccount,
     /// How long a client may stay silent, or not read its answers.
@@ -58,44 +65,12 @@ pub(super) struct Rules<M> {
     pub(super) metrics: Arc<Metrics>,
 }
 
-/// The requests of one connection that may be under way at once.
-#[derive(Debug, Clone)]
-pub(super) struct InFlight {
-    most: u32,
-    places: Arc<Semaphore>,
-}
-
-impl InFlight {
-    pub(super) fn new(most: usize) -> Self {
-        let most = u32::try_from(most.max(1)).unwrap_or(u32::MAX);
-        Self {
-            most,
-            places: Arc::new(Semaphore::new(most as usize)),
-        }
-    }
-
-    /// Places for so many requests that came together; for more than there are, all of them.
-    pub(super) async fn take(&self, count: usize) -> Option<OwnedSemaphorePermit> {
-        let places = self.places.clone();
-        places.acquire_many_owned(self.at_most(count)).await.ok()
-    }
-
-    fn try_take(&self, count: usize) -> Option<OwnedSemaphorePermit> {
-        let places = self.places.clone();
-        places.try_acquire_many_owned(self.at_most(count)).ok()
-    }
-
-    fn at_most(&self, count: usize) -> u32 {
-        u32::try_from(count).unwrap_or(u32::MAX).min(self.most)
-    }
-}
-
 /// Where the requests of a session take their bytes from.
 pub(super) struct SessionAccount {
     server: Server,
-    connection: Arc<Pool>,
     /// Its name, or its address where it has none.
     caller: Arc<str>,
+    payer: Payer,
     intake: Arc<Intake>,
 }
 
@@ -109,17 +84,19 @@ impl SessionAccount {
         let caller = server.core.access.caller(credential).ok();
         let name = caller.as_ref().and_then(Caller::name);
         let name = name.map(|name| name.as_str().into());
+        let caller: Arc<str> = name.or(from).unwrap_or_default();
+        let budgets = &server.listeners.budgets;
         Self {
             server: server.clone(),
-            connection: server.listeners.budgets.connection(),
-            caller: name.or(from).unwrap_or_default(),
+            payer: budgets.payer(Some(&budgets.connection()), Some(&caller)),
+            caller,
             intake,
         }
     }
 
     fn take(&self, bytes: usize) -> Result<TakenBytes, ErrorObject> {
-        let budgets = &self.server.listeners.budgets;
-        budgets.take(Some(&self.connection), Some(&self.caller), bytes)
+        let bytes = bytes.max(SMALLEST_REQUEST);
+        self.server.listeners.budgets.take(&self.payer, bytes)
     }
 }
 
@@ -223,9 +200,33 @@ pub(super) enum Incoming<R, M> {
 
 /// A frame that was read and waits for its turn.
 struct Received<R> {
-    count: usize,
+    permits: usize,
     request: R,
     room: Room,
+}
+
+/// What a frame holds until the client has taken the answer to it.
+#[derive(Debug)]
+struct Held {
+    permits: usize,
+    _room: Room,
+}
+
+/// A session that reads no more: what is under way is still answered.
+struct Ending<M> {
+    last_word: Option<M>,
+    /// Until when that may take. A server that ends waits as long as its own drain timeout.
+    until: Option<Instant>,
+}
+
+impl<M> Ending<M> {
+    /// After a client has broken the rules. Whether it is still there cannot be seen any more, so it is not waited for long.
+    fn soon(last_word: M, idle_timeout: Duration) -> Self {
+        Self {
+            last_word: Some(last_word),
+            until: Some(Instant::now() + LAST_ANSWERS.min(idle_timeout)),
+        }
+    }
 }
 
 /// What is sent to a client.
@@ -242,8 +243,9 @@ impl Message for Bytes {
 
 /// Reads requests and writes answers until the client or the server ends.
 ///
-/// Each request runs in a task. When the client disconnects, the tasks are dropped: waiting calls leave their queues. `count` says
-/// how many requests a frame has; `answer` is given room for the answer, or why the frame is refused.
+/// A call runs as far as it gets without waiting; the rest of it, if there is any, runs in a task. When the client disconnects,
+/// the tasks are dropped: waiting calls leave their queues. `count` says how many requests a frame has; `answer` is given room for
+/// the answer, or why the frame is refused.
 pub(super) async fn run<R, M, In, Out, F, Fut>(
     mut incoming: In,
     outgoing: Out,
@@ -254,146 +256,200 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
     R: AsRef<[u8]>,
     M: Message,
     In: Stream<Item = Incoming<R, M>> + Unpin,
-    Out: Sink<M> + Unpin + Send + 'static,
+    Out: Sink<M> + Unpin,
     F: Fn(R, Result<Room, ErrorObject>) -> Fut,
     Fut: Future<Output = Option<M>> + Send + 'static,
 {
-    let in_flight = &rules.in_flight;
     let mut unfinished = Unfinished::new(&rules.account);
-    let (sender, answers) = mpsc::channel(WRITTEN_AT_ONCE);
-    let writer = tokio::spawn(write(outgoing, answers, rules.idle_timeout));
-    // A session that is dropped must not leave the connection to a writer that nobody reads from.
-    let mut writer = AbortOnDropHandle::new(writer);
-    let mut under_way = JoinSet::new();
-    let mut backlog = VecDeque::new();
-    let mut heard = Instant::now();
-    let mut has_asked = false;
-    let last_word = loop {
-        let mut awaited = None;
-        while let Some(count) = backlog.front().map(|next: &Received<R>| next.count) {
-            let Some(place) = in_flight.try_take(count) else {
-                awaited = Some(count);
-                break;
-            };
-            let Some(Received { request, room, .. }) = backlog.pop_front() else {
-                break;
-            };
-            let (answer, sender) = (answer(request, Ok(room.clone())), sender.clone());
-            under_way.spawn(async move {
-                if let Some(answer) = answer.await {
-                    room.answered(answer.length());
-                    // The writer is gone when the client is.
-                    let _ = sender.send((answer, Some((place, room)))).await;
-                }
-            });
+    let mut writer = Writer::new(outgoing, rules.idle_timeout);
+    let most = rules.max_in_flight.max(1);
+    let mut calls = Calls::new(most);
+    let mut backlog: VecDeque<Received<R>> = VecDeque::new();
+    let mut ending: Option<Ending<M>> = None;
+    let mut silence = Silence::new(rules.idle_timeout, rules.keep_alive.is_some());
+    let mut draining = pin!(rules.draining.cancelled());
+    let mut reads = 0;
+    // One timer for all that is due. What begins later is due later, but for an end.
+    let mut timer = pin!(sleep_until(silence.due(Instant::now())));
+    loop {
+        // What a client does not read does not become more.
+        while !writer.is_full()
+            && let Some(next) = backlog.pop_front_if(|next| calls.take(next))
+        {
+            calls.begin(next, &answer);
         }
-        let is_idle = under_way.is_empty();
-        let is_reading = backlog.len() < READ_AHEAD;
-        let is_asking = rules.keep_alive.is_some();
+        let is_idle = !calls.are_running();
+        let has_begun = calls.begun() > 0;
+        if let Some(Ending { last_word, until }) = &mut ending {
+            if is_idle && !has_begun && backlog.is_empty() {
+                last_word
+                    .take()
+                    .into_iter()
+                    .for_each(|word| writer.push(word, None));
+                return writer.finish().await;
+            }
+            if let Some(until) = until.filter(|until| *until < timer.deadline()) {
+                timer.as_mut().reset(until);
+            }
+        }
+        let is_reading = ending.is_none()
+            && backlog.len() < READ_AHEAD
+            && !writer.is_full()
+            && reads < READS_IN_A_ROW;
         tokio::select! {
-            // There is room for the next one.
-            _ = in_flight.take(awaited.unwrap_or_default()), if awaited.is_some() => {}
+            biased;
+            Some(done) = calls.next(), if !is_idle => match done {
+                Ok(done) => settle(done, &mut calls, &mut writer),
+                Err(Panicked) => return,
+            },
+            // First of all, so that what has come in together runs together, and is answered in one write.
             next = unfinished.next(&mut incoming), if is_reading => {
+                reads += 1;
+                silence.ends();
                 match next {
                     Err(_) => {
                         rules.metrics.refused(Refusal::BodyTime);
-                        break Some(rules.too_slow.clone());
+                        ending = Some(Ending::soon(rules.too_slow.clone(), rules.idle_timeout));
                     }
-                    Ok(None) => return close(under_way, sender, writer).await,
+                    Ok(None) => {
+                        drop(calls);
+                        return writer.finish().await;
+                    }
                     Ok(Some(Incoming::Other(_))) => {}
                     Ok(Some(Incoming::Request(request))) => {
-                        if awaited.is_some() {
+                        let permits = count(&request).clamp(1, most);
+                        if backlog.front().is_some_and(|next| calls.lack_permits_for(next)) {
                             rules.metrics.refused(Refusal::InFlight);
                         }
                         match rules.account.take(request.as_ref().len()) {
                             Ok(bytes) => {
-                                let (count, room) = (count(&request), Room::new(bytes));
-                                backlog.push_back(Received { count, request, room });
+                                let room = Room::new(bytes);
+                                backlog.push_back(Received { permits, request, room });
                             }
                             // Now, and not in its turn: there is no room to keep it.
                             Err(refusal) => {
-                                if let Some(answer) = answer(request, Err(refusal)).await {
-                                    let _ = sender.send((answer, None)).await;
-                                }
+                                let refused = answer(request, Err(refusal)).await;
+                                refused.into_iter().for_each(|answer| writer.push(answer, None));
                             }
                         }
                     }
-                    Ok(Some(Incoming::Last(word))) => break Some(word),
+                    Ok(Some(Incoming::Last(word))) => {
+                        ending = Some(Ending::soon(word, rules.idle_timeout));
+                    }
                 }
-                heard = Instant::now();
-                has_asked = false;
             }
-            _ = under_way.join_next(), if !is_idle => {}
-            () = sleep_until(heard + rules.idle_timeout / 2), if is_asking && !has_asked => {
-                has_asked = true;
-                // A full channel means that the client does not read: the writer will give it up.
-                let _ = rules.keep_alive.clone().map(|ping| sender.try_send((ping, None)));
+            () = ready(()), if has_begun => {
+                reads = 0;
+                let done = calls.advance().await;
+                settle(done, &mut calls, &mut writer);
             }
-            () = sleep_until(heard + rules.idle_timeout), if is_reading && (is_asking || is_idle) => {
-                return close(under_way, sender, writer).await;
+            written = writer.write(), if !writer.is_idle() => match written {
+                Ok(permits) => calls.give_back(permits),
+                Err(_) => return,
+            },
+            () = &mut draining, if ending.is_none() => {
+                ending = Some(Ending { last_word: rules.goodbye.clone(), until: None });
             }
-            () = rules.draining.cancelled() => break rules.goodbye.clone(),
-            _ = &mut writer => return,
+            () = &mut timer => {
+                let now = Instant::now();
+                let end = ending.as_ref().and_then(|ending| ending.until);
+                if [writer.due(), end].into_iter().flatten().any(|due| due <= now) {
+                    return;
+                }
+                match silence.at(now) {
+                    Some(Silent::TooLong) if is_reading && (silence.is_asked_about || is_idle) => {
+                        drop(calls);
+                        return writer.finish().await;
+                    }
+                    // A client that does not read its answers is given up by the writer.
+                    Some(Silent::ForLong) if !writer.is_full() => {
+                        silence.has_asked = true;
+                        rules.keep_alive.iter().for_each(|ping| writer.push(ping.clone(), None));
+                    }
+                    _ => {}
+                }
+                let due = silence.due(now);
+                timer.as_mut().reset(writer.due().map_or(due, |other| other.min(due)));
+            }
+            // Everything else has had its turn.
+            () = ready(()), if reads >= READS_IN_A_ROW => reads = 0,
         }
-    };
-    let finish = async {
-        for Received { request, room, .. } in backlog {
-            if let Some(answer) = answer(request, Ok(room)).await {
-                let _ = sender.send((answer, None)).await;
-            }
-        }
-        while under_way.join_next().await.is_some() {}
-        if let Some(word) = last_word {
-            let _ = sender.send((word, None)).await;
-        }
-        drop(sender);
-        let _ = writer.await;
-    };
-    // A server that ends waits as long as its own drain timeout. Whether a client that broke the rules is still there cannot be
-    // seen any more, so it is not waited for so long.
-    if rules.draining.is_cancelled() {
-        finish.await;
-    } else {
-        let _ = timeout(rules.idle_timeout.min(LAST_ANSWERS), finish).await;
     }
 }
 
-/// Ends what is under way, and the connection as its protocol wants it.
-async fn close<T>(under_way: JoinSet<()>, answers: mpsc::Sender<T>, writer: AbortOnDropHandle<()>) {
-    drop((under_way, answers));
-    let _ = timeout(LAST_ANSWERS, writer).await;
-}
-
-/// Whatever is ready together goes out in one write.
-async fn write<M, Out: Sink<M> + Unpin>(
-    mut outgoing: Out,
-    mut answers: mpsc::Receiver<(M, Option<(OwnedSemaphorePermit, Room)>)>,
-    patience: Duration,
+/// Passes on what calls have to say.
+fn settle<M: Message, Out: Sink<M> + Unpin>(
+    done: Vec<Done<M>>,
+    calls: &mut Calls<M>,
+    writer: &mut Writer<M, Out>,
 ) {
-    let mut ready = Vec::new();
-    while answers.recv_many(&mut ready, WRITTEN_AT_ONCE).await > 0 {
-        let (messages, places): (Vec<M>, Vec<_>) = ready.drain(..).unzip();
-        let write = async {
-            for message in messages {
-                outgoing.feed(message).await?;
-            }
-            outgoing.flush().await
-        };
-        match timeout(patience, write).await {
-            Ok(Ok(())) => drop(places),
-            _ => return,
+    for Done { answer, held } in done {
+        match answer {
+            Some(answer) => writer.push(answer, Some(held)),
+            None => calls.give_back(held.permits),
         }
     }
-    let _ = timeout(patience, outgoing.close()).await;
+}
+
+/// How long a client has said nothing.
+struct Silence {
+    since: Instant,
+    limit: Duration,
+    /// Whether the client is asked, at half of the time, if it is there.
+    is_asked_about: bool,
+    has_asked: bool,
+}
+
+/// What is to be done about a silent client.
+enum Silent {
+    /// It is to be asked.
+    ForLong,
+    TooLong,
+}
+
+impl Silence {
+    fn new(limit: Duration, is_asked_about: bool) -> Self {
+        Self {
+            since: Instant::now(),
+            limit,
+            is_asked_about,
+            has_asked: false,
+        }
+    }
+
+    fn ends(&mut self) {
+        self.since = Instant::now();
+        self.has_asked = false;
+    }
+
+    fn at(&self, now: Instant) -> Option<Silent> {
+        if self.since + self.limit <= now {
+            return Some(Silent::TooLong);
+        }
+        let asks = self.is_asked_about && !self.has_asked && self.since + self.limit / 2 <= now;
+        asks.then_some(Silent::ForLong)
+    }
+
+    /// When to look again.
+    fn due(&self, now: Instant) -> Instant {
+        let limit = match self.is_asked_about && !self.has_asked {
+            true => self.limit / 2,
+            false => self.limit,
+        };
+        // Where it is over and does not count for now, it may count in a while.
+        (self.since + limit).max(now + self.limit / 8)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::pin::Pin;
+    use std::sync::Mutex;
     use std::task::Context;
 
     use forrst_stores::MemoryStore;
     use futures_util::stream;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -420,14 +476,13 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_session_that_is_dropped_closes_its_connection() {
+    fn rules(max_in_flight: usize) -> Rules<Bytes> {
         let server = Server::builder()
             .store(Arc::new(MemoryStore::new()))
             .build()
             .unwrap();
-        let rules = Rules {
-            in_flight: InFlight::new(1),
+        Rules {
+            max_in_flight,
             account: SessionAccount::new(&server, &Credential::Local, None, Arc::default()),
             idle_timeout: Duration::from_secs(60 * 60),
             keep_alive: None,
@@ -435,7 +490,150 @@ mod tests {
             too_slow: Bytes::new(),
             draining: CancellationToken::new(),
             metrics: server.core.metrics.clone(),
+        }
+    }
+
+    /// A client that takes everything at once.
+    #[derive(Clone, Default)]
+    struct Quick(Arc<Mutex<Taken>>);
+
+    #[derive(Default)]
+    struct Taken {
+        messages: Vec<Bytes>,
+        flushes: usize,
+    }
+
+    impl Sink<Bytes> for Quick {
+        type Error = ();
+
+        fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn start_send(self: Pin<&mut Self>, message: Bytes) -> Result<(), ()> {
+            self.0.lock().unwrap().messages.push(message);
+            Ok(())
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            self.0.lock().unwrap().flushes += 1;
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Calls answer with what they were sent; `wait` does so later than all others, and `never` not at all.
+    async fn echo(request: Bytes) -> Option<Bytes> {
+        match &*request {
+            b"never" => std::future::pending().await,
+            b"wait" => sleep(Duration::from_millis(50)).await,
+            _ => {}
+        }
+        Some(request)
+    }
+
+    /// What a client gets for so many requests that come in together, until the last of them is answered.
+    async fn answered(requests: Vec<Bytes>, max_in_flight: usize) -> Quick {
+        let client = Quick::default();
+        let expected = requests.iter().filter(|r| **r != "never").count();
+        let incoming = stream::iter(requests.into_iter().map(Incoming::Request));
+        let incoming = incoming.chain(stream::pending());
+        let answer = |request, _| echo(request);
+        let session = run(
+            incoming,
+            client.clone(),
+            rules(max_in_flight),
+            |_| 1,
+            answer,
+        );
+        let is_answered = async {
+            while client.0.lock().unwrap().messages.len() < expected {
+                sleep(Duration::from_millis(1)).await;
+            }
         };
+        tokio::select! {
+            () = session => panic!("the session ended"),
+            done = timeout(Duration::from_secs(20), is_answered) => done.unwrap(),
+        }
+        client
+    }
+
+    fn numbered(count: usize) -> Vec<Bytes> {
+        (0..count).map(|number| number.to_string().into()).collect()
+    }
+
+    #[tokio::test]
+    async fn what_comes_in_together_is_answered_in_one_write() {
+        let client = answered(numbered(100), 1000).await;
+        let taken = client.0.lock().unwrap();
+        assert_eq!(taken.messages, numbered(100));
+        assert_eq!(taken.flushes, 1);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn many_calls_together_are_all_answered_whichever_thread_runs_them() {
+        let mut requests = numbered(500);
+        requests[17] = "wait".into();
+        requests[18] = "never".into();
+        // With permits for a few of them, each is given back and taken again many times.
+        for max_in_flight in [1000, 40] {
+            let client = answered(requests.clone(), max_in_flight).await;
+            let taken = client.0.lock().unwrap();
+            let mut expected = requests.clone();
+            expected.remove(18);
+            let (mut answers, last) = (taken.messages.clone(), taken.messages.last());
+            if max_in_flight == 1000 {
+                assert_eq!(last.unwrap(), "wait", "one that waits holds up no other");
+            }
+            answers.sort();
+            expected.sort();
+            assert_eq!(answers, expected);
+        }
+    }
+
+    /// Frames that ask for nothing fill no backlog.
+    #[tokio::test]
+    async fn a_client_that_never_pauses_is_answered_and_does_not_keep_the_server() {
+        let rules = rules(1000);
+        let (client, draining) = (Quick::default(), rules.draining.clone());
+        let pongs = stream::repeat(()).then(|()| async {
+            tokio::task::coop::consume_budget().await;
+            Incoming::Other(1)
+        });
+        let request = stream::iter([Incoming::Request(Bytes::from_static(b"1"))]);
+        let incoming = request.chain(Box::pin(pongs));
+        let session = run(
+            incoming,
+            client.clone(),
+            rules,
+            |_| 1,
+            |request, _| echo(request),
+        );
+        let drain = async {
+            while client.0.lock().unwrap().messages.is_empty() {
+                tokio::task::yield_now().await;
+            }
+            draining.cancel();
+            std::future::pending::<()>().await;
+        };
+        let ended = timeout(Duration::from_secs(20), async {
+            tokio::select! {
+                () = session => {}
+                () = drain => {}
+            }
+        });
+        assert!(
+            ended.await.is_ok(),
+            "the session reads and does nothing else"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_session_that_is_dropped_closes_its_connection() {
+        let rules = rules(1);
         let requests = stream::iter([Incoming::Request(Bytes::new())]);
         let incoming = requests.chain(stream::pending());
         let closed = CancellationToken::new();

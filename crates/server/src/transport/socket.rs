@@ -44,6 +44,26 @@ macro_rules! on_stream {
     };
 }
 
+/// Reads what there is. When that is less than would fit, there is no more, and the stream is marked as not ready: otherwise the
+/// next read would ask the kernel in vain.
+macro_rules! read {
+    ($stream:expr, $buffer:expr) => {{
+        let room = $buffer.remaining();
+        let mut done = None;
+        // What becomes ready from here on makes the stream ready again.
+        let read = $stream.try_io(Interest::READABLE, || {
+            // The rest of the buffer is not touched: it may be as long as a frame is announced to be.
+            let count = $stream.try_read_buf($buffer)?;
+            done = Some(());
+            match count > 0 && count < room {
+                true => Err(io::ErrorKind::WouldBlock.into()),
+                false => Ok(()),
+            }
+        });
+        done.map_or(read, Ok)
+    }};
+}
+
 impl From<TcpStream> for Socket {
     fn from(stream: TcpStream) -> Self {
         Self::new(Stream::Tcp(stream))
@@ -96,9 +116,8 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         loop {
             ready!(on_stream!(self, stream => stream.poll_read_ready(cx)))?;
-            // The rest of the buffer is not touched: it may be as long as a frame is announced to be.
-            match on_stream!(self, stream => stream.try_read_buf(buffer)) {
-                Ok(_) => {
+            match on_stream!(self, stream => read!(stream, buffer)) {
+                Ok(()) => {
                     self.0.reads.fetch_add(1, Ordering::Relaxed);
                     return Poll::Ready(Ok(()));
                 }
@@ -153,5 +172,43 @@ impl AsyncWrite for Socket {
             Ok(()) | Err(rustix::io::Errno::NOTCONN) => Ok(()),
             Err(error) => Err(error.into()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// What arrives between a read that empties the socket and the note that it is empty must still wake the reader.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn nothing_that_arrives_is_overlooked() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        let mut socket = Socket::from(here);
+        let sent = 50_000;
+        let sender = tokio::spawn(async move {
+            for number in 0..sent {
+                there.write_all(&[0; 3]).await.unwrap();
+                if number % 7 == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+        let mut received = 0;
+        let mut buffer = [0; 64];
+        while received < 3 * sent {
+            let read = timeout(Duration::from_secs(20), socket.read(&mut buffer));
+            let count = read.await.expect("the reader was not woken").unwrap();
+            assert!(count > 0);
+            received += count;
+        }
+        sender.await.unwrap();
+        assert_eq!(
+            socket.read(&mut buffer).await.unwrap(),
+            0,
+            "the end is seen"
+        );
     }
 }

@@ -15,10 +15,12 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
+use super::answer::to_json;
 use super::intake::{Intake, LimitedStream};
+use super::interrupt::run_until;
 use super::listeners::ConnectionPermit;
 use super::serve::AcceptErrors;
-use super::session::{self, InFlight, Incoming, Rules, SessionAccount};
+use super::session::{self, Incoming, Rules, SessionAccount};
 use super::socket::Socket;
 use crate::Server;
 use crate::access::Credential;
@@ -27,6 +29,9 @@ use crate::limits::Refusal;
 
 /// A neighbour on the same machine may be silent for long; a connection that breaks is seen at once.
 const IDLE: Duration = Duration::from_secs(60 * 60);
+
+/// How many bytes are written at once, at least, if as many are ready.
+const WRITTEN_AT_ONCE: usize = 256 * 1024;
 
 /// How long a client that is turned away has to hear it.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -113,6 +118,8 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
     let mut codec = LengthDelimitedCodec::new();
     codec.set_max_frame_length(u32::MAX as usize);
     let mut outgoing = FramedWrite::new(writer, codec);
+    // What is ready together is written together.
+    outgoing.set_backpressure_boundary(WRITTEN_AT_ONCE);
     if permit.is_none() {
         let error = ErrorObject::new(ErrorCode::Unavailable, "Too many connections are open");
         let _ = timeout(LAST_WORD, outgoing.send(refusal(server, error))).await;
@@ -121,13 +128,13 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
     let limits = &server.core.limits;
     let from: Arc<str> = "unix".into();
     let rules = Rules {
-        in_flight: InFlight::new(limits.max_in_flight),
+        max_in_flight: limits.max_in_flight,
         account: SessionAccount::new(server, &Credential::Local, Some(from.clone()), intake),
         idle_timeout: IDLE,
         keep_alive: None,
         goodbye: None,
         too_slow: too_slow(server),
-        draining: server.core.draining.clone(),
+        draining: server.core.draining.child_token(),
         metrics: server.core.metrics.clone(),
     };
     let codec = LengthDelimitedCodec::builder()
@@ -149,15 +156,11 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
         }
         async move {
             let response = server.core.answer(frame, origin).await;
-            let mut answer = serde_json::to_vec(&response).ok()?;
-            answer.shrink_to_fit();
-            Some(Bytes::from(answer))
+            Some(to_json(&response).ok()?.into())
         }
     };
-    tokio::select! {
-        () = session::run(incoming, outgoing, rules, |_| 1, answer) => {}
-        () = socket.disconnected() => {}
-    }
+    let session = session::run(incoming, outgoing, rules, |_| 1, answer);
+    run_until(session, socket.disconnected()).await;
 }
 
 fn is_broken_connection(frame: &io::Result<BytesMut>) -> bool {

@@ -10,9 +10,10 @@ use futures_util::{SinkExt, StreamExt};
 use tokio::time::sleep;
 
 use super::connection::Connection;
-use super::rpc::{Frame, Rpc, Sender};
+use super::interrupt::run_until;
+use super::rpc::{Frame, Sender};
 use super::serve::LAST_ANSWERS;
-use super::session::{self, InFlight, Incoming, Rules, SessionAccount};
+use super::session::{self, Incoming, Rules, SessionAccount};
 use crate::Server;
 use crate::limits::Refusal;
 
@@ -25,7 +26,6 @@ const READ_BUFFER: usize = 8 * 1024;
 pub(super) fn accept(
     upgrade: WebSocketUpgrade,
     server: Server,
-    rpc: Arc<Rpc>,
     sender: Sender,
     connection: Option<Arc<Connection>>,
 ) -> Response {
@@ -37,7 +37,7 @@ pub(super) fn accept(
         .on_upgrade(move |socket| {
             let token = server.core.tasks.token();
             async move {
-                run(socket, &server, &rpc, sender, connection).await;
+                run(socket, &server, sender, connection).await;
                 drop(token);
             }
         })
@@ -46,7 +46,6 @@ pub(super) fn accept(
 async fn run(
     socket: WebSocket,
     server: &Server,
-    rpc: &Arc<Rpc>,
     sender: Sender,
     connection: Option<Arc<Connection>>,
 ) {
@@ -60,7 +59,7 @@ async fn run(
         .as_ref()
         .map(|connection| connection.intake.clone());
     let rules = Rules {
-        in_flight: InFlight::new(limits.max_in_flight),
+        max_in_flight: limits.max_in_flight,
         account: SessionAccount::new(
             server,
             &sender.credential,
@@ -106,13 +105,13 @@ async fn run(
             }
         });
     let answer = |frame: Frame, room| {
-        let (rpc, mut sender) = (rpc.clone(), sender.clone());
+        let (server, mut sender) = (server.clone(), sender.clone());
         match room {
             Ok(room) => sender.room = room,
             Err(refusal) => sender.refusal = Some(refusal),
         }
         async move {
-            let answer = rpc.answer(&frame, sender).await?;
+            let answer = server.rpc().answer(&server.core, &frame, sender).await?;
             Some(Message::Text(answer.into()))
         }
     };
@@ -128,11 +127,14 @@ async fn run(
         draining.cancel();
         sleep(LAST_ANSWERS).await;
     };
-    tokio::select! {
-        () = session::run(incoming, outgoing, rules, Frame::count, answer) => {}
-        () = disconnected => {}
-        () = ended => {}
-    }
+    let session = session::run(incoming, outgoing, rules, Frame::count, answer);
+    run_until(session, async {
+        tokio::select! {
+            () = disconnected => {}
+            () = ended => {}
+        }
+    })
+    .await;
 }
 
 impl session::Message for Message {

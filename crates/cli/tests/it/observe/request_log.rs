@@ -1,4 +1,4 @@
-//! One line a request.
+//! One line a request: of those that fail by default, of all at `--log-level debug`.
 
 use forrst_testkit::{Running, Serve, request, until};
 use rustix::process::Signal;
@@ -35,13 +35,13 @@ fn locked(function: &str, arguments: Value, key: &str) -> Value {
 
 #[test]
 fn a_request_is_one_line_with_what_one_wants_to_know() {
-    let running = serve(&[]);
+    let running = serve(&["--log-level", "debug"]);
     running.ask(&locked("demo.echo", json!({}), "card-4111"));
     let lines = lines(&running);
     let [line] = &lines[..] else {
         panic!("{lines:#?}");
     };
-    assert_eq!(line["level"], "INFO");
+    assert_eq!(line["level"], "DEBUG");
     let fields = &line["fields"];
     assert_eq!(fields["function"], "demo.echo");
     assert_eq!(fields["code"], "OK");
@@ -56,7 +56,7 @@ fn a_request_is_one_line_with_what_one_wants_to_know() {
 
 #[test]
 fn log_keys_shows_the_key() {
-    let running = serve(&["--log-keys"]);
+    let running = serve(&["--log-keys", "--log-level", "debug"]);
     running.ask(&locked("demo.echo", json!({}), "card-4111"));
     let lines = lines(&running);
     assert_eq!(lines[0]["fields"]["lock"], "lock:demo.echo:card-4111");
@@ -76,17 +76,14 @@ fn the_level_says_whose_problem_it_is() {
         (json!("INTERNAL_ERROR"), json!("ERROR")),
         (json!("FUNCTION_NOT_FOUND"), json!("INFO")),
     ];
-    assert_eq!(
-        seen, expected,
-        "looks such as a ping are for RUST_LOG=debug"
-    );
+    assert_eq!(seen, expected, "what succeeds is for --log-level debug");
 }
 
 #[test]
 fn an_id_cannot_forge_a_line() {
     let serve = Serve::new(
         env!("CARGO_BIN_EXE_forrst"),
-        &["--demo", "--store", "memory:"],
+        &["--demo", "--store", "memory:", "--log-level", "debug"],
     );
     let running = serve.start();
     let mut call = request("demo.echo", json!({}));

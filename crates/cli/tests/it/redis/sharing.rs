@@ -91,7 +91,13 @@ fn shown_lock(node: &Node, lock: &Lock) -> String {
 #[test]
 fn a_lock_has_the_same_hash_in_the_logs_of_all_nodes_and_another_one_elsewhere() {
     let redis = RedisServer::start();
-    let json = ["--log-format", "json", "--redis-prefix"];
+    let json = [
+        "--log-level",
+        "debug",
+        "--log-format",
+        "json",
+        "--redis-prefix",
+    ];
     let nodes = ["one", "one", "two"]
         .map(|prefix| node_with(&redis.url(), &[&json[..], &[prefix]].concat()));
     let lock = Lock::global("k");

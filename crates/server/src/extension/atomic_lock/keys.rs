@@ -1,9 +1,10 @@
 //! Which keys a caller asks for, and as what kind: `key` or `keys`, `mode`, `limit`.
 
 use forrst_lock::{LockKey, LockName, Locks, Share};
-use forrst_protocol::{ErrorObject, Errors, FunctionName, Pointer};
-use serde_json::{Map, Value};
+use forrst_protocol::{ErrorObject, Errors, FunctionName};
+use serde::Serialize;
 
+use super::options::At;
 use crate::access::Caller;
 use crate::error::internal_error;
 use crate::fields::{Entry, Fields, from_to, one_of, parsed};
@@ -74,6 +75,12 @@ enum Keys {
 
 impl AskedKeys {
     const FEWEST: usize = 2;
+
+    /// The whole of one key.
+    pub(crate) fn one(key: LockKey) -> Self {
+        let keys = Keys::One(key);
+        Self { keys, kind: None }
+    }
 
     /// Reads `key` or `keys`, and `mode` or `limit`. Whatever is wrong is noted in `fields`.
     pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Self> {
@@ -183,10 +190,10 @@ pub(crate) struct NamedKeys {
 
 impl NamedKeys {
     /// `FORBIDDEN` for every key that the caller may not use; `at` is where they stand.
-    pub(crate) fn check(&self, caller: &Caller, at: &Pointer) -> Result<(), Errors> {
+    pub(crate) fn check(&self, caller: &Caller, at: At) -> Result<(), Errors> {
         let pointer = |index| match self.asked.keys {
-            Keys::One(_) => at.clone().key("key"),
-            Keys::Several(_) => at.clone().key("keys").index(index),
+            Keys::One(_) => at.pointer().key("key"),
+            Keys::Several(_) => at.pointer().key("keys").index(index),
         };
         let refused = self.names().enumerate().filter_map(|(index, name)| {
             let refusal = caller.check_lock(name).err()?;
@@ -208,34 +215,31 @@ impl NamedKeys {
     }
 
     /// `key` or `keys` as they were sent, after normalisation.
-    pub(crate) fn echo_keys(&self, data: &mut Map<String, Value>) {
-        let (name, value) = match &self.asked.keys {
-            Keys::One(key) => ("key", key.as_str().into()),
+    pub(crate) fn as_sent(&self) -> KeysAsSent<'_> {
+        match &self.asked.keys {
+            Keys::One(key) => KeysAsSent::Key(key.as_str()),
             Keys::Several(keys) => {
-                let keys = keys.iter().map(|(key, _)| Value::from(key.as_str()));
-                ("keys", keys.collect())
+                KeysAsSent::Keys(keys.iter().map(|(key, _)| key.as_str()).collect())
             }
-        };
-        data.insert(name.to_owned(), value);
+        }
     }
 
     /// `full_key` or `full_keys`.
-    pub(crate) fn echo_names(&self, data: &mut Map<String, Value>) {
+    pub(crate) fn full_keys(&self) -> FullKeys<'_> {
         if self.locks.is_set() {
-            data.insert("full_keys".to_owned(), full_keys(&self.names));
+            FullKeys::FullKeys(self.names.iter().map(LockName::as_str).collect())
         } else {
-            let name = self.locks.first().as_str();
-            data.insert("full_key".to_owned(), name.into());
+            FullKeys::FullKey(self.locks.first().as_str())
         }
     }
 
     /// `mode` or `limit`, when one was sent.
-    pub(crate) fn echo_kind(&self, data: &mut Map<String, Value>) {
+    pub(crate) fn kind(&self) -> (Option<&'static str>, Option<u32>) {
         match self.asked.kind {
-            None => None,
-            Some(Kind::Mode(mode)) => data.insert("mode".to_owned(), mode.as_str().into()),
-            Some(Kind::Limit(limit)) => data.insert("limit".to_owned(), limit.into()),
-        };
+            None => (None, None),
+            Some(Kind::Mode(mode)) => (Some(mode.as_str()), None),
+            Some(Kind::Limit(limit)) => (None, Some(limit)),
+        }
     }
 
     /// The option without which this would be a plain lock.
@@ -249,7 +253,18 @@ impl NamedKeys {
     }
 }
 
-/// Full keys as they stand in an answer.
-pub(crate) fn full_keys<'a>(names: impl IntoIterator<Item = &'a LockName>) -> Value {
-    names.into_iter().map(LockName::as_str).collect()
+/// The keys of a caller, as a member of an answer.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum KeysAsSent<'a> {
+    Key(&'a str),
+    Keys(Vec<&'a str>),
+}
+
+/// Full keys, as a member of an answer.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FullKeys<'a> {
+    FullKey(&'a str),
+    FullKeys(Vec<&'a str>),
 }

@@ -1,12 +1,17 @@
 //! The options of a lock, checked.
 
+use std::borrow::Cow;
 use std::time::Duration as StdDuration;
 
-use forrst_lock::{Attempt, Note, Owner, Ttl};
-use forrst_protocol::{Duration, Errors, FunctionName, Pointer};
+use forrst_lock::{Attempt, LockKey, Note, Owner, Ttl};
+use forrst_protocol::{Duration, Errors, FunctionName, Pointer, RawObject};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::keys::{AskedKeys, NamedKeys};
+use crate::error::arguments_pointer;
+use crate::extension::extension_pointer;
 use crate::fields::{Fields, boolean, one_of, parsed};
 use crate::limits::Limits;
 
@@ -42,66 +47,102 @@ pub(crate) struct LockOptions {
     pub(crate) attempt: Option<Attempt>,
     pub(crate) auto_release: bool,
     pub(crate) renew: bool,
-    /// Where they stand in the request.
-    pub(crate) at: Pointer,
+    pub(crate) at: At,
+}
+
+/// Where the options of a lock stand in the request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum At {
+    /// In the extension of that index.
+    Extension(usize),
+    /// They are the arguments of `acquire`.
+    Arguments,
+}
+
+impl At {
+    pub(crate) fn pointer(self) -> Pointer {
+        match self {
+            Self::Extension(index) => extension_pointer(index).key("options"),
+            Self::Arguments => arguments_pointer(),
+        }
+    }
 }
 
 impl LockOptions {
     /// The options of the extension, for a call of `function`.
     pub(crate) fn read(
-        mut fields: Fields,
+        options: Option<&RawObject<'_>>,
+        index: usize,
         function: &FunctionName,
         limits: &Limits,
     ) -> Result<Self, Errors> {
-        let at = fields.pointer().clone();
-        let common = Common::read(&mut fields, limits);
-        let scope = fields.optional("scope", one_of(&Scope::WORDS));
-        let auto_release = fields.optional("auto_release", boolean);
-        let renew = fields.optional("renew", boolean);
-        let common = fields.finish_with(common)?;
-        let scope = scope.unwrap_or(Scope::Function);
+        let at = At::Extension(index);
+        let plain = options.and_then(|options| Plain::read(options, limits));
+        let parts = match plain {
+            Some(parts) if parts.function.is_none() && parts.common.attempt.is_none() => parts,
+            _ => {
+                let mut fields = Fields::read(options, at.pointer());
+                let common = Common::read(&mut fields, limits);
+                let scope = fields.optional("scope", one_of(&Scope::WORDS));
+                let auto_release = fields.optional("auto_release", boolean);
+                let renew = fields.optional("renew", boolean);
+                Parts {
+                    common: fields.finish_with(common)?,
+                    scope,
+                    auto_release,
+                    renew,
+                    function: None,
+                }
+            }
+        };
+        let scope = parts.scope.unwrap_or(Scope::Function);
         let function = match scope {
             Scope::Function => Some(function),
             Scope::Global => None,
         };
         Ok(Self {
-            keys: common.keys.named(function)?,
-            scope,
-            owner: common.owner,
-            note: common.note,
-            ttl: common.ttl,
-            block: common.block,
-            attempt: None,
-            auto_release: auto_release.unwrap_or(true),
-            renew: renew.unwrap_or(false),
-            at,
+            auto_release: parts.auto_release.unwrap_or(true),
+            renew: parts.renew.unwrap_or(false),
+            ..parts.common.named(function, at)?
         })
     }
 
     /// The arguments of `acquire`.
-    pub(crate) fn read_arguments(mut fields: Fields, limits: &Limits) -> Result<Self, Errors> {
-        let at = fields.pointer().clone();
-        let common = Common::read(&mut fields, limits);
-        let function = fields.optional("function", parsed(FunctionName::parse));
-        let attempt = fields.optional("attempt", parsed(Attempt::parse));
-        let common = fields.finish_with(common)?;
-        let scope = match function {
-            Some(_) => Scope::Function,
-            None => Scope::Global,
+    pub(crate) fn read_arguments(
+        arguments: &RawObject<'_>,
+        limits: &Limits,
+    ) -> Result<Self, Errors> {
+        let at = At::Arguments;
+        let (common, function) = match Plain::read(arguments, limits) {
+            Some(Parts {
+                common,
+                scope: None,
+                auto_release: None,
+                renew: None,
+                function,
+            }) => (common, function),
+            _ => {
+                let mut fields = Fields::read(Some(arguments), at.pointer());
+                let common = Common::read(&mut fields, limits);
+                let function = fields.optional("function", parsed(FunctionName::parse));
+                let attempt = fields.optional("attempt", parsed(Attempt::parse));
+                let common = fields.finish_with(common)?;
+                (Common { attempt, ..common }, function)
+            }
         };
-        Ok(Self {
-            keys: common.keys.named(function.as_ref())?,
-            scope,
-            owner: common.owner,
-            note: common.note,
-            ttl: common.ttl,
-            block: common.block,
-            attempt,
-            auto_release: false,
-            renew: false,
-            at,
-        })
+        common.named(function.as_ref(), at)
     }
+}
+
+/// All options that a lock can have, checked one by one.
+struct Parts {
+    common: Common,
+    /// Of the extension only.
+    scope: Option<Scope>,
+    auto_release: Option<bool>,
+    renew: Option<bool>,
+    /// Of `acquire` only.
+    function: Option<FunctionName>,
 }
 
 /// What the extension and `acquire` have in common.
@@ -111,6 +152,7 @@ struct Common {
     note: Option<Note>,
     ttl: Ttl,
     block: Option<(Duration, StdDuration)>,
+    attempt: Option<Attempt>,
 }
 
 impl Common {
@@ -126,8 +168,119 @@ impl Common {
             note,
             ttl: ttl?,
             block,
+            attempt: None,
         })
     }
+
+    /// The lock that is kept, with the scope of a function or a global one.
+    fn named(self, function: Option<&FunctionName>, at: At) -> Result<LockOptions, Errors> {
+        Ok(LockOptions {
+            keys: self.keys.named(function)?,
+            scope: match function {
+                Some(_) => Scope::Function,
+                None => Scope::Global,
+            },
+            owner: self.owner,
+            note: self.note,
+            ttl: self.ttl,
+            block: self.block,
+            attempt: self.attempt,
+            auto_release: false,
+            renew: false,
+            at,
+        })
+    }
+}
+
+/// The options of a lock on one key, read in one pass. What is unusual or wrong is left to [`Fields`], which says what it is.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Plain<'a> {
+    #[serde(borrow)]
+    key: Text<'a>,
+    #[serde(borrow)]
+    ttl: &'a RawValue,
+    #[serde(borrow, default, deserialize_with = "present")]
+    block: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    owner: Option<Text<'a>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    note: Option<Text<'a>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    attempt: Option<Text<'a>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    function: Option<Text<'a>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    scope: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "present")]
+    auto_release: Option<bool>,
+    #[serde(default, deserialize_with = "present")]
+    renew: Option<bool>,
+}
+
+/// A string, borrowed where it has no escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// A member may be missing, but not be null.
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+impl Plain<'_> {
+    fn read(options: &RawObject<'_>, limits: &Limits) -> Option<Parts> {
+        let plain: Plain<'_> = options.deserialize().ok()?;
+        let scope = match plain.scope {
+            Some(Text(word)) => Some(Scope::WORDS.into_iter().find(|(own, _)| *own == word)?.1),
+            None => None,
+        };
+        let (_, ttl) = plain_time(plain.ttl)?;
+        let block = match plain.block {
+            Some(block) => Some(plain_time(block)?),
+            None => None,
+        };
+        if block.is_some_and(|(_, wait)| wait > limits.max_block) {
+            return None;
+        }
+        let owner = read_text(plain.owner, Owner::parse)?;
+        let note = plain.note.filter(|Text(note)| !note.is_empty());
+        Some(Parts {
+            common: Common {
+                keys: AskedKeys::one(LockKey::parse(&plain.key.0).ok()?),
+                owner: owner.unwrap_or_else(Owner::random),
+                note: read_text(note, Note::parse)?,
+                ttl: Ttl::at_most(ttl, limits.max_ttl).ok()?,
+                block,
+                attempt: read_text(plain.attempt, Attempt::parse)?,
+            },
+            scope,
+            auto_release: plain.auto_release,
+            renew: plain.renew,
+            function: read_text(plain.function, FunctionName::parse)?,
+        })
+    }
+}
+
+/// The outer option is none if the text is wrong.
+fn read_text<T, E>(
+    text: Option<Text<'_>>,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Option<Option<T>> {
+    match text {
+        Some(Text(text)) => parse(&text).ok().map(Some),
+        None => Some(None),
+    }
+}
+
+/// A positive `{value, unit}`.
+fn plain_time(raw: &RawValue) -> Option<(Duration, StdDuration)> {
+    // Serde would also take a list of the two.
+    let is_object = raw.get().starts_with('{');
+    let duration: Duration = serde_json::from_str(raw.get()).ok().filter(|_| is_object)?;
+    let time = duration.to_std().ok()?;
+    (!time.is_zero()).then_some((duration, time))
 }
 
 /// An empty note is none.
@@ -159,4 +312,106 @@ pub(crate) fn read_ttl(fields: &mut Fields, limits: &Limits) -> Option<Ttl> {
         fields.refuse("ttl", format!("must be at most {max}"));
     }
     ttl
+}
+
+#[cfg(test)]
+mod tests {
+    use forrst_protocol::ErrorObject;
+    use proptest::prelude::*;
+    use serde_json::{Map, json};
+
+    use super::*;
+
+    /// Mostly what a member may be.
+    fn member() -> impl Strategy<Value = (String, Value)> {
+        let second = json!({"value": 30, "unit": "second"});
+        let right = vec![
+            ("key", json!("user:1")),
+            ("key", json!("cafe\u{301} \"1\"")),
+            ("ttl", second.clone()),
+            ("block", second),
+            ("owner", json!("me")),
+            ("note", json!("")),
+            ("note", json!("a job")),
+            ("scope", json!("global")),
+            ("scope", json!("function")),
+            ("auto_release", json!(false)),
+            ("renew", json!(true)),
+            ("attempt", json!("1")),
+            ("function", json!("a.b")),
+            ("mode", json!("shared")),
+            ("limit", json!(3)),
+        ];
+        let any = vec![
+            json!(null),
+            json!(""),
+            json!("x\u{0}"),
+            json!(1),
+            json!(true),
+            json!([30, "second"]),
+            json!({"value": 0, "unit": "second"}),
+            json!({"value": 3.0, "unit": "second"}),
+            json!({"value": u64::MAX, "unit": "day"}),
+            json!({"value": 30, "unit": "second", "more": 1}),
+            json!({"value": 30, "unit": {"second": null}}),
+            json!({"function": null}),
+        ];
+        let right = prop::sample::select(right);
+        let other = prop::option::weighted(0.1, prop::sample::select(any));
+        (right, other).prop_map(|((name, value), other)| (name.to_owned(), other.unwrap_or(value)))
+    }
+
+    fn options() -> impl Strategy<Value = Map<String, Value>> {
+        let needed = json!({"key": "k", "ttl": {"value": 1, "unit": "minute"}});
+        let Value::Object(needed) = needed else {
+            unreachable!()
+        };
+        (
+            prop::option::weighted(0.9, Just(needed)),
+            prop::collection::vec(member(), 0..4),
+        )
+            .prop_map(|(needed, members)| needed.into_iter().flatten().chain(members).collect())
+    }
+
+    fn shown(read: Result<LockOptions, Errors>, owner: &Owner) -> Result<String, Vec<ErrorObject>> {
+        let mut read = read.map_err(|errors| errors.iter().cloned().collect::<Vec<_>>())?;
+        // A random one is another each time.
+        if read.owner.as_str().len() == 36 {
+            read.owner = owner.clone();
+        }
+        Ok(format!("{read:?}"))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2048))]
+
+        #[test]
+        fn what_is_read_in_one_pass_is_read_the_same_with_care(options in options()) {
+            let options = RawObject::from_serialize(&options).unwrap();
+            let (limits, function) = (Limits::default(), FunctionName::parse("a.b").unwrap());
+            // An option that `Plain` does not know, and that changes nothing.
+            let with_care = options.get().replacen('{', r#"{"mode": "exclusive", "#, 1);
+            let owner = Owner::random();
+            if Plain::read(&options, &limits).is_some() && !options.get().contains("\"limit\"") {
+                let with_care = RawObject::try_from(RawValue::from_string(with_care).unwrap()).unwrap();
+                let plain = LockOptions::read(Some(&options), 0, &function, &limits);
+                let careful = LockOptions::read(Some(&with_care), 0, &function, &limits);
+                let without_kind = |text: String| text.replace("Some(Mode(Exclusive))", "None");
+                prop_assert_eq!(shown(plain, &owner), shown(careful, &owner).map(without_kind));
+                let plain = LockOptions::read_arguments(&options, &limits);
+                let careful = LockOptions::read_arguments(&with_care, &limits);
+                prop_assert_eq!(shown(plain, &owner), shown(careful, &owner).map(without_kind));
+            }
+        }
+    }
+
+    #[test]
+    fn common_options_are_read_in_one_pass() {
+        let options = json!({
+            "key": "k", "ttl": {"value": 1, "unit": "minute"}, "block": {"value": 1, "unit": "second"},
+            "owner": "me", "scope": "global", "auto_release": false,
+        });
+        let options = RawObject::from_serialize(&options).unwrap();
+        assert!(Plain::read(&options, &Limits::default()).is_some());
+    }
 }

@@ -1,12 +1,13 @@
 //! Why a lock was not acquired, as an error.
 
 use forrst_lock::{AcquireOutcome, LockError, LockName, StoreError, WaiterLimit};
-use forrst_protocol::{ErrorCode, ErrorObject};
-use serde_json::{Map, json};
+use forrst_protocol::{Duration, ErrorCode, ErrorObject};
+use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::keys::full_keys;
+use super::keys::{FullKeys, KeysAsSent};
 use super::options::LockOptions;
-use crate::Context;
+use crate::core::Core;
 use crate::error::{internal_error, unavailable};
 use crate::extension::millis;
 use crate::limits::Refusal;
@@ -14,7 +15,7 @@ use crate::limits::Refusal;
 /// The error for every outcome that is not a grant.
 pub(super) fn refusal(
     outcome: AcquireOutcome,
-    context: &Context,
+    server: &Core,
     options: &LockOptions,
 ) -> ErrorObject {
     let (error, blocked_by, retry_after) = match outcome {
@@ -30,7 +31,7 @@ pub(super) fn refusal(
             limit,
             blocked_by,
             retry_after,
-        } => (too_many_waiters(limit, context), blocked_by, retry_after),
+        } => (too_many_waiters(limit, server), blocked_by, retry_after),
         AcquireOutcome::Withdrawn => return withdrawn(),
         AcquireOutcome::AnotherAttempt => return another_attempt(options),
         // Not a refusal.
@@ -45,12 +46,27 @@ fn with_details(
     blocked_by: &[LockName],
     retry_after: std::time::Duration,
 ) -> ErrorObject {
-    let mut details = Map::new();
-    options.keys.echo_keys(&mut details);
-    details.insert("scope".to_owned(), options.scope.as_str().into());
-    options.keys.echo_names(&mut details);
-    details.insert("blocked_by".to_owned(), full_keys(blocked_by));
-    details.insert("retry_after".to_owned(), json!(millis(retry_after)));
+    #[derive(Serialize)]
+    struct Details<'a> {
+        #[serde(flatten)]
+        keys: KeysAsSent<'a>,
+        scope: &'static str,
+        #[serde(flatten)]
+        full_keys: FullKeys<'a>,
+        blocked_by: Vec<&'a str>,
+        retry_after: Duration,
+    }
+
+    let details = Details {
+        keys: options.keys.as_sent(),
+        scope: options.scope.as_str(),
+        full_keys: options.keys.full_keys(),
+        blocked_by: blocked_by.iter().map(LockName::as_str).collect(),
+        retry_after: millis(retry_after),
+    };
+    let Ok(Value::Object(details)) = serde_json::to_value(details) else {
+        return error;
+    };
     let details = details.into_iter();
     details.fold(error, |error, (name, value)| error.with_detail(name, value))
 }
@@ -66,7 +82,7 @@ fn timed_out(options: &LockOptions) -> ErrorObject {
     ErrorObject::new(ErrorCode::LockTimeout, message).with_detail("waited", json!(block))
 }
 
-fn too_many_waiters(limit: WaiterLimit, context: &Context) -> ErrorObject {
+fn too_many_waiters(limit: WaiterLimit, server: &Core) -> ErrorObject {
     let (refusal, message) = match limit {
         WaiterLimit::OfLock => (
             Refusal::WaitersOfLock,
@@ -77,7 +93,7 @@ fn too_many_waiters(limit: WaiterLimit, context: &Context) -> ErrorObject {
             "Too many callers wait for locks on this server already",
         ),
     };
-    context.server.metrics.refused(refusal);
+    server.metrics.refused(refusal);
     ErrorObject::new(ErrorCode::RateLimited, message)
 }
 
@@ -87,7 +103,7 @@ fn withdrawn() -> ErrorObject {
 
 fn another_attempt(options: &LockOptions) -> ErrorObject {
     let message = "`attempt` was made before, with other keys or kinds";
-    let at = options.at.clone().key("attempt");
+    let at = options.at.pointer().key("attempt");
     ErrorObject::new(ErrorCode::InvalidArguments, message).at(at)
 }
 
@@ -100,7 +116,7 @@ pub(super) fn too_many_locks(options: &LockOptions, most: Option<usize>) -> Erro
             let message = format!(
                 "`keys` has {keys} keys, but one caller may have at most {most} on this server"
             );
-            let at = options.at.clone().key("keys");
+            let at = options.at.pointer().key("keys");
             ErrorObject::new(ErrorCode::InvalidArguments, message).at(at)
         }
         _ => {
@@ -117,7 +133,7 @@ pub(super) fn failed(error: LockError, options: &LockOptions) -> ErrorObject {
         LockError::Closed => unavailable("The server is shutting down"),
         // Not `UNAVAILABLE`: to try again would not help.
         LockError::Store(error @ StoreError::Unsupported(_)) => {
-            let at = options.at.clone().key(options.keys.special_option());
+            let at = options.at.pointer().key(options.keys.special_option());
             ErrorObject::new(ErrorCode::InvalidArguments, error.to_string()).at(at)
         }
         LockError::Store(error) => {

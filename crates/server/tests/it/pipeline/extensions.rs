@@ -32,7 +32,7 @@ impl Extension for Watch {
             Some(Value::Bool(refuse)) => *refuse,
             Some(_) => {
                 let error = ErrorObject::new(ErrorCode::InvalidArguments, "must be a boolean");
-                let at = call.pointer.clone().key("options").key("refuse");
+                let at = call.pointer().key("options").key("refuse");
                 return Err(error.at(at).into());
             }
         };

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod attempts;
+mod authors;
 mod deadlines;
 mod extensions;
 mod faults;

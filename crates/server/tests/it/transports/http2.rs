@@ -185,3 +185,27 @@ async fn many_at_once_are_answered_as_they_are_ready() {
         &json!({"id": "slow", "errors": "<absent>"}),
     );
 }
+
+/// A body after HEAD is an error of the protocol over HTTP/2, and nobody but the server takes it away.
+#[tokio::test]
+async fn head_has_no_body() {
+    let host = Host::start().await;
+    let client = Http2::connect(&host).await;
+    for (path, status) in [
+        ("/health", 200),
+        ("/ready", 200),
+        ("/metrics", 200),
+        ("/forrst", 405),
+        ("/", 200),
+        ("/elsewhere", 404),
+    ] {
+        let request = Request::head(format!("http://test{path}"));
+        let request = request.body(Full::default()).unwrap();
+        let answer = soon(client.sender.clone().send_request(request))
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), status, "{path}");
+        let body = answer.into_body().collect().await;
+        assert!(body.expect(path).to_bytes().is_empty(), "{path}");
+    }
+}

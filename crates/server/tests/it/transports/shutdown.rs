@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use forrst_server::Limits;
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -113,4 +114,21 @@ async fn a_client_that_hangs_does_not_keep_the_server() {
         .await
         .unwrap();
     drop((half, socket, silent));
+}
+
+/// Nothing that may take until the drain timeout is under way on it.
+#[tokio::test]
+async fn half_a_head_does_not_use_up_the_drain_timeout() {
+    let limits = Limits {
+        idle_timeout: 10 * LONG,
+        ..Limits::default()
+    };
+    let host = Host::with(limits).await;
+    let mut half = Http1::connect(&host).await;
+    half.send("POST /forrst HTTP/1.1\r\nhost: te").await;
+    let mut alive = Http1::connect(&host).await;
+    // By then the half has arrived, too.
+    alive.expect_alive().await;
+    soon(shut_down(&host, 10 * LONG)).await.unwrap();
+    assert!(half.rest().await.is_empty());
 }

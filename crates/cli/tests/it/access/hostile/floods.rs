@@ -177,9 +177,19 @@ fn answers_that_no_client_reads_stay_within_the_budget() {
     };
     let discover = json!({"jsonrpc": "2.0", "id": 1, "method": "rpc.discover"});
     let batch = json!(vec![discover; 100]).to_string();
-    for (name, frames) in [
-        ("describe", (0..CALLS).map(call).collect::<Vec<_>>()),
-        ("rpc.discover in batches", vec![batch; CALLS / 100]),
+    // The answers to a batch are there twice while they are put together, and the allocator returns large blocks to the system
+    // a second late.
+    for (name, frames, most_growth) in [
+        (
+            "describe",
+            (0..CALLS).map(call).collect::<Vec<_>>(),
+            MOST_GROWTH / 2,
+        ),
+        (
+            "rpc.discover in batches",
+            vec![batch; CALLS / 100],
+            2 * MOST_GROWTH,
+        ),
     ] {
         let serve = Serve::new(FORRST, &["--demo", "--store", "memory:"]);
         let running = serve.start();
@@ -218,6 +228,6 @@ fn answers_that_no_client_reads_stay_within_the_budget() {
         drop(clients);
         let grown = peak.saturating_sub(before);
         eprintln!("{name}: RSS grows from {before} by {grown} bytes");
-        assert!(grown < MOST_GROWTH, "{name}: {grown} bytes");
+        assert!(grown < most_growth, "{name}: {grown} bytes");
     }
 }

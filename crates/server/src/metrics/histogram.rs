@@ -1,0 +1,109 @@
+//! A histogram of times that is counted without a lock: every request and every operation of the store goes into one.
+
+use std::array;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::{MetricType, TypedMetric};
+
+use super::striped::Striped;
+
+/// How many bounds each of our histograms has.
+pub(super) const BOUNDS: usize = 12;
+
+/// All clones are one histogram.
+#[derive(Debug, Clone)]
+pub(super) struct Histogram(Arc<Buckets>);
+
+#[derive(Debug)]
+struct Buckets {
+    /// In seconds, in ascending order.
+    bounds: &'static [f64; BOUNDS],
+    times: Striped<Times>,
+}
+
+#[derive(Debug, Default)]
+struct Times {
+    /// For each bound, how many times were not above it, but above the one before; then those above all of them.
+    counts: [AtomicU64; BOUNDS + 1],
+    nanoseconds: AtomicU64,
+}
+
+impl Histogram {
+    pub(super) fn new(bounds: &'static [f64; BOUNDS]) -> Self {
+        Self(Arc::new(Buckets {
+            bounds,
+            times: Striped::default(),
+        }))
+    }
+
+    pub(super) fn observe(&self, time: Duration) {
+        let Buckets { bounds, times } = &*self.0;
+        let seconds = time.as_secs_f64();
+        let bucket = bounds.partition_point(|bound| *bound < seconds);
+        let times = times.own();
+        times.counts[bucket].fetch_add(1, Relaxed);
+        // Five hundred years of them fit.
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        times.nanoseconds.fetch_add(time, Relaxed);
+    }
+}
+
+impl EncodeMetric for Histogram {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let Buckets { bounds, times } = &*self.0;
+        let sum = |part: &dyn Fn(&Times) -> &AtomicU64| -> u64 {
+            times.all().map(|times| part(times).load(Relaxed)).sum()
+        };
+        let counts: [u64; BOUNDS + 1] = array::from_fn(|index| sum(&|times| &times.counts[index]));
+        let bounds = bounds.iter().copied().chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
+        let time = Duration::from_nanos(sum(&|times| &times.nanoseconds));
+        let count = counts.iter().sum();
+        encoder.encode_histogram::<NoLabelSet>(time.as_secs_f64(), count, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
+
+impl TypedMetric for Histogram {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    #[test]
+    fn a_time_counts_in_the_first_bucket_that_is_not_below_it() {
+        static BOUNDS: [f64; 12] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 2.0, 3.0];
+        let histogram = Histogram::new(&BOUNDS);
+        for millis in [50, 100, 101, 3_000, 60_000] {
+            histogram.observe(Duration::from_millis(millis));
+        }
+        let mut registry = Registry::default();
+        registry.register("times", "Times", histogram);
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for line in [
+            "times_sum 63.251",
+            "times_count 5",
+            "times_bucket{le=\"0.1\"} 2",
+            "times_bucket{le=\"0.2\"} 3",
+            "times_bucket{le=\"2.0\"} 3",
+            "times_bucket{le=\"3.0\"} 4",
+            "times_bucket{le=\"+Inf\"} 5",
+        ] {
+            assert!(text.lines().any(|own| own == line), "{line} in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Answers over HTTP. Nearly every body is one buffer, which goes to the connection as it is.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use serde::Serialize;
+
+/// A response whose body is not wrapped yet.
+pub(super) type Answer = hyper::Response<AnswerBody>;
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(super) enum AnswerBody {
+    /// All of it.
+    Whole(Bytes),
+    /// Of a page, or an upgrade.
+    Axum(Body),
+}
+
+/// What most answers fit into, so that they are written without growing their buffer.
+const USUAL_SIZE: usize = 1024;
+
+impl HttpBody for AnswerBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Axum(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Axum(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Axum(body) => body.size_hint(),
+        }
+    }
+}
+
+/// A value as JSON, in one buffer that is as large as it counts: what a client does not read is kept.
+pub(super) fn to_json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(USUAL_SIZE);
+    serde_json::to_writer(&mut text, value)?;
+    if text.len() > USUAL_SIZE {
+        // Not `shrink_to_fit`: an allocator may leave it the whole block.
+        text = text.as_slice().to_vec();
+    }
+    Ok(text)
+}
+
+pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Answer {
+    match to_json(body) {
+        Ok(body) => json_bytes(status, body.into()),
+        Err(_) => empty(StatusCode::INTERNAL_SERVER_ERROR),
+    }
+}
+
+pub(super) fn json_bytes(status: StatusCode, body: Bytes) -> Answer {
+    let mut answer = empty(status);
+    let json = HeaderValue::from_static("application/json");
+    answer.headers_mut().insert(CONTENT_TYPE, json);
+    *answer.body_mut() = AnswerBody::Whole(body);
+    answer
+}
+
+pub(super) fn empty(status: StatusCode) -> Answer {
+    let mut answer = Answer::new(AnswerBody::Whole(Bytes::new()));
+    *answer.status_mut() = status;
+    answer
+}
+
+/// What HEAD gets. Over HTTP/2 nobody else takes the body away.
+pub(super) fn without_body(mut answer: Answer) -> Answer {
+    if let Some(length) = answer.body().size_hint().exact() {
+        answer
+            .headers_mut()
+            .entry(CONTENT_LENGTH)
+            .or_insert_with(|| length.into());
+    }
+    *answer.body_mut() = AnswerBody::Whole(Bytes::new());
+    answer
+}
+
+/// Only these methods may be used.
+pub(super) fn allow(mut answer: Answer, methods: &'static str) -> Answer {
+    let methods = HeaderValue::from_static(methods);
+    answer.headers_mut().insert(ALLOW, methods);
+    answer
+}
+
+/// A 401 has to say how to do better.
+pub(super) fn ask_for_key(mut answer: Answer) -> Answer {
+    if answer.status() == StatusCode::UNAUTHORIZED {
+        let bearer = HeaderValue::from_static("Bearer");
+        answer.headers_mut().insert(WWW_AUTHENTICATE, bearer);
+    }
+    answer
+}
