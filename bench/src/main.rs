@@ -27,12 +27,14 @@ use std::process::ExitCode;
 
 use alloc_tracker::Allocator;
 use clap::Parser;
+use mimalloc::MiMalloc;
 
 use options::{Arguments, Hidden};
 
-/// It counts for each thread apart, so what is counted is hardly slowed down by it.
+/// The allocator of the `forrst` binary, for everything that is compared. It counts for each thread apart, so what is counted is
+/// hardly slowed down by it.
 #[global_allocator]
-static ALLOCATOR: Allocator<std::alloc::System> = Allocator::system();
+static ALLOCATOR: Allocator<MiMalloc> = Allocator::new(MiMalloc);
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();

@@ -31,6 +31,7 @@ Examples:
   forrst-bench                         everything, in less than 15 minutes
   forrst-bench --quick                 everything once, in less than 2 minutes
   forrst-bench ours --repetitions 9    one section, with a smaller error
+  forrst-bench ours --only memory      only some of its rows
   forrst-bench floors peers --json -   two sections, for a program to read
   forrst-bench redis                   the goals of the Redis store, in two minutes
   forrst-bench --chart bench.svg       a picture as well
@@ -86,6 +87,10 @@ pub(crate) struct Effort {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     duration: Option<Duration>,
 
+    /// Measure only variants with this in their name, and what they are compared with
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+
     /// How often each is measured [default: 3, with --quick 1]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
     repetitions: Option<u16>,
@@ -95,6 +100,12 @@ impl Effort {
     pub(crate) fn duration(&self) -> Duration {
         let default = if self.quick { 200 } else { 1000 };
         self.duration.unwrap_or(Duration::from_millis(default))
+    }
+
+    /// Whether a variant of that name is measured.
+    pub(crate) fn measures(&self, name: &str) -> bool {
+        let only = self.only.as_ref();
+        only.is_none_or(|text| name.contains(text.as_str()))
     }
 
     pub(crate) fn repetitions(&self) -> usize {

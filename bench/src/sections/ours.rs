@@ -143,7 +143,10 @@ impl Servers {
         let ours = self.ours.iter().flat_map(of);
         for (case, transport) in hyper.into_iter().chain(ours) {
             let subject = case.subject(transport);
-            let label = format!("{}, {}", case.name, transport.name());
+            let label = label(case.name, transport.name());
+            if case.name != self.hyper.name && !bench.effort.measures(&label) {
+                continue;
+            }
             let row = match count(&subject, counted).await {
                 Ok(cells) => Row::Numbers(cells),
                 Err(reason) => Row::Reason(format!("failed: {reason}")),
@@ -169,7 +172,10 @@ impl Servers {
         let mut rows = Vec::new();
         let hyper = self.hyper.subject(Transport::Http1);
         for case in &self.ours {
-            if bench.effort.quick && case.name != "memory" {
+            let is_measured = bench
+                .effort
+                .measures(&label(case.name, Transport::Http1.name()));
+            if !is_measured || (bench.effort.quick && case.name != "memory") {
                 continue;
             }
             let ours = case.subject(Transport::Http1);

@@ -101,7 +101,11 @@ impl Bench<'_> {
     pub(super) async fn in_turns(&self, variants: Vec<Variant<'_>>) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         let mut runs = Vec::new();
-        for Variant { label, run } in variants {
+        for (index, Variant { label, run }) in variants.into_iter().enumerate() {
+            // All are compared with the first.
+            if index > 0 && !self.effort.measures(&label) {
+                continue;
+            }
             let turns = run.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
             outcomes.push(Outcome { label, turns });
             runs.push(run.ok());

@@ -22,9 +22,14 @@ mod traces;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use mimalloc::MiMalloc;
 use tokio::runtime::{Builder, Runtime};
 
 use error::CommandError;
+
+/// Requests are allocated on one thread and often freed on another, which the allocator of the system takes locks for.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Only one at a time: a server for functions whose callers can lock what they touch.
 ///
