@@ -8,6 +8,7 @@ use axum::http::HeaderValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Tls;
+use super::host_check::HostCheck;
 use super::rpc::Rpc;
 use crate::limits::{Budgets, Limits, Refusal, network};
 use crate::metrics::{Metrics, OpenConnection};
@@ -21,6 +22,8 @@ pub(crate) struct Listeners {
     pub(crate) tls: Option<Tls>,
     /// Hosts that requests may be for, besides this machine's own names.
     pub(crate) allowed_hosts: Vec<String>,
+    /// The check of routes that stand in an application.
+    pub(super) mounted_hosts: Arc<HostCheck>,
     connections: Arc<Semaphore>,
     reserved: Arc<Semaphore>,
     max_per_address: usize,
@@ -60,6 +63,7 @@ impl Listeners {
     ) -> Self {
         Self {
             tls,
+            mounted_hosts: Arc::new(HostCheck::of_router(&allowed_hosts)),
             allowed_hosts,
             connections: Arc::new(Semaphore::new(limits.max_connections)),
             reserved: Arc::new(Semaphore::new(RESERVED)),

@@ -114,18 +114,15 @@ impl<T> Future for ServiceFuture<T> {
 }
 
 impl Routes {
-    pub(super) fn new(server: &Server, hosts: HostCheck) -> Self {
+    pub(super) fn new(server: &Server, hosts: Arc<HostCheck>) -> Self {
         Self {
             server: server.clone(),
-            hosts: Arc::new(hosts),
+            hosts,
         }
     }
 
     fn mounted(server: &Server) -> Self {
-        Self::new(
-            server,
-            HostCheck::of_router(&server.listeners.allowed_hosts),
-        )
+        Self::new(server, server.listeners.mounted_hosts.clone())
     }
 
     /// Answers a request of a mounted router.

@@ -71,7 +71,7 @@ impl Server {
     pub async fn serve_on(&self, listener: TcpListener) {
         let address = listener.local_addr().ok();
         let hosts = HostCheck::of_listener(&self.listeners.allowed_hosts, address);
-        let routes = Routes::new(self, hosts);
+        let routes = Routes::new(self, Arc::new(hosts));
         let mut errors = AcceptErrors::default();
         loop {
             let accepted = tokio::select! {
