@@ -56,6 +56,7 @@
 
 mod access;
 mod audit;
+mod borrowed;
 mod context;
 mod core;
 mod error;

@@ -29,6 +29,7 @@ use super::answer::to_json;
 use super::openrpc;
 use crate::Server;
 use crate::access::{Caller, Credential, PeerName};
+use crate::borrowed::{Text, present};
 use crate::core::{Core, Counted, Origin, one_frame};
 use crate::limits::{Refusal, Room};
 
@@ -368,17 +369,6 @@ struct Members<'a> {
     #[serde(borrow)]
     params: Option<&'a RawValue>,
 }
-
-/// Tells a null from a member that is missing.
-fn present<'de, D: serde::Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(deserializer).map(Some)
-}
-
-/// A string, borrowed where it has no escapes.
-#[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
     let text: Text<'_> = serde_json::from_str(raw.get()).ok()?;

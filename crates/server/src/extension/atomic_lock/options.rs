@@ -1,15 +1,15 @@
 //! The options of a lock, checked.
 
-use std::borrow::Cow;
 use std::time::Duration as StdDuration;
 
 use forrst_lock::{Attempt, LockKey, Note, Owner, Ttl};
 use forrst_protocol::{Duration, Errors, FunctionName, Pointer, RawObject};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::keys::{AskedKeys, NamedKeys};
+use crate::borrowed::{Text, present};
 use crate::error::arguments_pointer;
 use crate::extension::extension_pointer;
 use crate::fields::{Fields, boolean, one_of, parsed};
@@ -216,17 +216,6 @@ struct Plain<'a> {
     auto_release: Option<bool>,
     #[serde(default, deserialize_with = "present")]
     renew: Option<bool>,
-}
-
-/// A string, borrowed where it has no escapes.
-#[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
-/// A member may be missing, but not be null.
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
 }
 
 impl Plain<'_> {
