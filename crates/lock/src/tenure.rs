@@ -178,7 +178,7 @@ impl Tenure {
 pub struct LossNotice(Arc<Shared>);
 
 impl LossNotice {
-    /// The notice of a lease that ends by itself after this time, for tests of what minds it.
+    /// The notice of a lease that ends by itself after this time, for tests of what watches it.
     pub fn after(time: Duration) -> Self {
         let now = Instant::now();
         let term = Term {

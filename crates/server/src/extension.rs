@@ -284,7 +284,7 @@ async fn run_call(call: PreparedCall, room: ResultRoom, served: ServedCall) -> O
         context.call.clone(),
         context.deadline.clone(),
     );
-    let _ended = scopeguard(info);
+    let _end = EndOfCall(info);
     if server.stop.is_stopped() {
         return Outcome::failure(stopping());
     }
@@ -320,17 +320,13 @@ fn past_deadline(error: ErrorObject) -> Outcome {
     }
 }
 
-/// Ends the token of the call in any case.
-fn scopeguard(call: Arc<CallInfo>) -> impl Drop {
-    struct Ended(Arc<CallInfo>);
+/// Dropped, it cancels the token of the call: the function has ended, however that went.
+struct EndOfCall(Arc<CallInfo>);
 
-    impl Drop for Ended {
-        fn drop(&mut self) {
-            self.0.cancellation.end();
-        }
+impl Drop for EndOfCall {
+    fn drop(&mut self) {
+        self.0.cancellation.end();
     }
-
-    Ended(call)
 }
 
 pub(crate) fn stopping() -> ErrorObject {

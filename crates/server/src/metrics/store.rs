@@ -151,7 +151,7 @@ impl LockStore for Metered {
         }
         let (operation, start) = (Operation::from(command), Instant::now());
         let answer = self.store.submit_now(command)?;
-        self.metrics.operations[operation as usize].observe(start.elapsed());
+        self.count(operation, start, &Ok(()));
         Some(answer)
     }
 

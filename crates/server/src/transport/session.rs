@@ -5,6 +5,7 @@
 //! to wait gets a task of its own.
 
 mod calls;
+mod silence;
 mod writer;
 
 use std::collections::VecDeque;
@@ -22,6 +23,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::calls::{Calls, Done, Panicked};
+use self::silence::{Silence, Silent};
 use self::writer::Writer;
 use super::intake::Intake;
 use crate::Server;
@@ -363,7 +365,7 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
                     }
                     // A client that does not read its answers is given up by the writer.
                     Some(Silent::ForLong) if !writer.is_full() => {
-                        silence.has_asked = true;
+                        silence.asked();
                         rules.keep_alive.iter().for_each(|ping| writer.push(ping.clone(), None));
                     }
                     _ => {}
@@ -388,56 +390,6 @@ fn settle<M: Message, Out: Sink<M> + Unpin>(
             Some(answer) => writer.push(answer, Some(held)),
             None => calls.give_back(held.permits),
         }
-    }
-}
-
-/// How long a client has said nothing.
-struct Silence {
-    since: Instant,
-    limit: Duration,
-    /// Whether the client is asked, at half of the time, if it is there.
-    is_asked_about: bool,
-    has_asked: bool,
-}
-
-/// What is to be done about a silent client.
-enum Silent {
-    /// It is to be asked.
-    ForLong,
-    TooLong,
-}
-
-impl Silence {
-    fn new(limit: Duration, is_asked_about: bool) -> Self {
-        Self {
-            since: Instant::now(),
-            limit,
-            is_asked_about,
-            has_asked: false,
-        }
-    }
-
-    fn ends(&mut self) {
-        self.since = Instant::now();
-        self.has_asked = false;
-    }
-
-    fn at(&self, now: Instant) -> Option<Silent> {
-        if self.since + self.limit <= now {
-            return Some(Silent::TooLong);
-        }
-        let asks = self.is_asked_about && !self.has_asked && self.since + self.limit / 2 <= now;
-        asks.then_some(Silent::ForLong)
-    }
-
-    /// When to look again.
-    fn due(&self, now: Instant) -> Instant {
-        let limit = match self.is_asked_about && !self.has_asked {
-            true => self.limit / 2,
-            false => self.limit,
-        };
-        // Where it is over and does not count for now, it may count in a while.
-        (self.since + limit).max(now + self.limit / 8)
     }
 }
 
