@@ -90,9 +90,10 @@ async fn request(iterations: std::ops::Range<u64>) -> Result<(), String> {
         body.clear();
         template.write(0, serial, &mut body);
         let response = server.handle(&body).await;
-        let answer = serde_json::to_vec(&response).map_err(|error| error.to_string())?;
+        let mut answer = String::with_capacity(1024);
+        response.write_json(&mut answer);
         if response.http_status() != 200 {
-            return Err(String::from_utf8_lossy(&answer).into_owned());
+            return Err(answer);
         }
         std::hint::black_box(answer);
     }

@@ -67,6 +67,12 @@ impl Unit {
         }
     }
 
+    /// The unit of that name on the wire.
+    pub fn parse(name: &str) -> Option<Self> {
+        let mut all = Self::DESCENDING.into_iter();
+        all.find(|unit| unit.as_str() == name)
+    }
+
     const fn in_millis(self) -> u64 {
         match self {
             Self::Millisecond => 1,

@@ -69,8 +69,10 @@ mod raw;
 mod rejection;
 mod request;
 mod response;
+mod scan;
 mod urn;
 mod version;
+mod write;
 
 pub use code::{ApplicationCode, ErrorCode, InvalidErrorCode};
 pub use duration::{Duration, DurationOverflow, Unit};
@@ -79,7 +81,7 @@ pub use function_name::FunctionName;
 pub use names::{InvalidName, RequestId};
 pub use pointer::{InvalidPointer, Pointer};
 pub use problems::{MAX_PROBLEMS, Problems, excerpt, short_message};
-pub use raw::{NotAnObject, RawObject};
+pub use raw::{Members, NotAnObject, RawJson, RawObject};
 pub use rejection::Rejection;
 pub use request::{Call, ExtensionRequest, Request};
 pub use response::{ExtensionData, InvalidResponse, Response};
@@ -87,6 +89,7 @@ pub use urn::Urn;
 pub use version::{
     InvalidVersion, PROTOCOL_NAME, PROTOCOL_VERSION, UnsupportedVersion, Version, negotiate,
 };
+pub use write::ObjectWriter;
 
 /// How many objects and arrays may stand inside each other in a request, the request itself counted.
 pub const MAX_NESTING: usize = 64;

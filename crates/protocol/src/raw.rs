@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::LazyLock;
 
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::{Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
+
+use crate::scan::{Open, Scanner, unescape};
 
 /// What a JSON value is, with the article that a message needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,9 +21,9 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The first byte tells, since a raw value is known to be JSON and has no space around it.
-    pub(crate) fn of(raw: &RawValue) -> Self {
-        Self::starting_with(raw.get().as_bytes()[0])
+    /// The first byte tells, since the text is known to be JSON and has no space around it.
+    pub(crate) fn of(json: &str) -> Self {
+        json.bytes().next().map_or(Self::Null, Self::starting_with)
     }
 
     pub(crate) fn starting_with(first: u8) -> Self {
@@ -54,7 +55,7 @@ impl fmt::Display for Kind {
 ///
 /// Borrows from the body that it was parsed from, so that a large one is not copied.
 #[derive(Clone)]
-pub struct RawObject<'a>(Cow<'a, RawValue>);
+pub struct RawObject<'a>(Cow<'a, str>);
 
 /// A JSON value of another kind stood where an object was needed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,15 +67,30 @@ pub struct NotAnObject {
 impl RawObject<'static> {
     /// Writes any value that becomes a JSON object; fails for one that becomes something else.
     pub fn from_serialize<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
-        let raw = to_raw_value(value)?;
-        Self::try_from(raw).map_err(serde::ser::Error::custom)
+        Self::try_from(to_raw_value(value)?).map_err(serde::ser::Error::custom)
+    }
+
+    /// Takes over an object that was written by an [`ObjectWriter`](crate::ObjectWriter).
+    pub(crate) fn written(object: String) -> Self {
+        Self(Cow::Owned(object))
     }
 }
 
 impl<'a> RawObject<'a> {
+    /// The object of a text that is known to be one.
+    pub(crate) fn of_json(object: &'a str) -> Self {
+        debug_assert_eq!(Kind::of(object), Kind::Object);
+        Self(Cow::Borrowed(object))
+    }
+
     /// The text, `{…}`.
     pub fn get(&self) -> &str {
-        self.0.get()
+        &self.0
+    }
+
+    /// The members in their order, each left raw.
+    pub fn members(&self) -> Members<'_> {
+        Members::of(&self.0)
     }
 
     /// Reads the object into a type that may borrow from it.
@@ -91,9 +107,7 @@ impl<'a> RawObject<'a> {
 impl Default for RawObject<'_> {
     /// `{}`, without an allocation.
     fn default() -> Self {
-        static EMPTY: LazyLock<&'static RawValue> =
-            LazyLock::new(|| serde_json::from_str("{}").expect("`{}` is JSON"));
-        Self(Cow::Borrowed(*EMPTY))
+        Self(Cow::Borrowed("{}"))
     }
 }
 
@@ -101,8 +115,8 @@ impl<'a> TryFrom<&'a RawValue> for RawObject<'a> {
     type Error = NotAnObject;
 
     fn try_from(raw: &'a RawValue) -> Result<Self, Self::Error> {
-        match Kind::of(raw) {
-            Kind::Object => Ok(Self(Cow::Borrowed(raw))),
+        match Kind::of(raw.get()) {
+            Kind::Object => Ok(Self(Cow::Borrowed(raw.get()))),
             found => Err(NotAnObject { found }),
         }
     }
@@ -112,10 +126,76 @@ impl TryFrom<Box<RawValue>> for RawObject<'static> {
     type Error = NotAnObject;
 
     fn try_from(raw: Box<RawValue>) -> Result<Self, Self::Error> {
-        match Kind::of(&raw) {
-            Kind::Object => Ok(Self(Cow::Owned(raw))),
+        match Kind::of(raw.get()) {
+            Kind::Object => Ok(Self(Cow::Owned(Box::<str>::from(raw).into()))),
             found => Err(NotAnObject { found }),
         }
+    }
+}
+
+/// The members of a [`RawObject`].
+pub struct Members<'a> {
+    scanner: Scanner<'a>,
+    object: Open,
+}
+
+impl<'a> Members<'a> {
+    fn of(object: &'a str) -> Self {
+        let mut scanner = Scanner::new(object);
+        let object = scanner.enter();
+        Self { scanner, object }
+    }
+}
+
+impl<'a> Iterator for Members<'a> {
+    /// The key, and the value. A key that is not Unicode is left as it is in the text.
+    type Item = (Cow<'a, str>, RawJson<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        // The text is known to be JSON.
+        let key = self.scanner.next_key(&mut self.object).ok()??;
+        let value = RawJson(self.scanner.value().ok()?);
+        Some((unescape(key).unwrap_or(Cow::Borrowed(key)), value))
+    }
+}
+
+/// The text of a JSON value that is a member of a [`RawObject`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawJson<'a>(&'a str);
+
+impl<'a> RawJson<'a> {
+    /// The text, without space around it.
+    pub fn get(self) -> &'a str {
+        self.0
+    }
+
+    /// The value, if it is a string of Unicode.
+    pub fn as_str(self) -> Option<Cow<'a, str>> {
+        (Kind::of(self.0) == Kind::Text).then(|| unescape(self.0))?
+    }
+
+    /// The value, if it is `true` or `false`.
+    pub fn as_bool(self) -> Option<bool> {
+        match self.0 {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => None,
+        }
+    }
+
+    /// The value, if it is an integer of that range that is written without fraction and exponent.
+    pub fn as_u64(self) -> Option<u64> {
+        self.0.parse().ok()
+    }
+
+    /// The value, if it is an object.
+    pub fn as_object(self) -> Option<RawObject<'a>> {
+        (Kind::of(self.0) == Kind::Object).then(|| RawObject::of_json(self.0))
+    }
+
+    /// The members, if it is an object.
+    pub fn members(self) -> Option<Members<'a>> {
+        (Kind::of(self.0) == Kind::Object).then(|| Members::of(self.0))
     }
 }
 
@@ -134,7 +214,8 @@ impl fmt::Debug for RawObject<'_> {
 
 impl Serialize for RawObject<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
+        let raw: &RawValue = serde_json::from_str(&self.0).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
     }
 }
 

@@ -5,10 +5,11 @@ mod wire;
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde::ser::{SerializeStruct, Serializer};
+use serde::ser::{Error as _, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::version::Protocol;
+use crate::version::PROTOCOL_VERSION_TEXT;
+use crate::write::{push_json, push_string};
 use crate::{Errors, PROTOCOL_VERSION, RawObject, RequestId, Urn, Version};
 
 pub use wire::InvalidResponse;
@@ -167,39 +168,63 @@ impl Response {
     }
 }
 
-impl Serialize for Response {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut response = serializer.serialize_struct("Response", 6)?;
-        response.serialize_field("protocol", &Protocol(&self.protocol))?;
-        response.serialize_field("id", &self.id)?;
+impl Response {
+    /// Appends the answer as JSON.
+    pub fn write_json(&self, text: &mut String) {
+        text.push_str(r#"{"protocol":{"name":"forrst","version":"#);
+        if self.protocol == PROTOCOL_VERSION {
+            // Nearly every answer says this.
+            push_string(text, PROTOCOL_VERSION_TEXT);
+        } else {
+            push_string(text, &self.protocol.to_string());
+        }
+        text.push_str(r#"},"id":"#);
+        match &self.id {
+            Some(id) => push_string(text, id.as_str()),
+            None => text.push_str("null"),
+        }
+        text.push_str(r#","result":"#);
         match &self.outcome {
-            Ok(result) => response.serialize_field("result", result)?,
+            Ok(result) => text.push_str(result.get()),
             Err(errors) => {
-                response.serialize_field("result", &())?;
-                response.serialize_field("errors", errors)?;
+                text.push_str(r#"null,"errors":"#);
+                push_json(text, errors);
             }
         }
-        if !self.extensions.is_empty() {
-            response.serialize_field("extensions", &self.extensions)?;
+        if let [first, others @ ..] = self.extensions.as_slice() {
+            text.push_str(r#","extensions":["#);
+            first.write_json(text);
+            for extension in others {
+                text.push(',');
+                extension.write_json(text);
+            }
+            text.push(']');
         }
         if let Some(node) = &self.node {
-            response.serialize_field("meta", &Meta { node })?;
+            text.push_str(r#","meta":{"node":"#);
+            push_string(text, node);
+            text.push('}');
         }
-        response.end()
+        text.push('}');
     }
 }
 
-#[derive(Serialize)]
-struct Meta<'a> {
-    node: &'a str,
+impl ExtensionData {
+    fn write_json(&self, text: &mut String) {
+        text.push_str(r#"{"urn":"#);
+        push_string(text, self.urn.as_str());
+        text.push_str(r#","data":"#);
+        text.push_str(self.data.get());
+        text.push('}');
+    }
 }
 
-impl Serialize for ExtensionData {
+impl Serialize for Response {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut extension = serializer.serialize_struct("ExtensionData", 2)?;
-        extension.serialize_field("urn", &self.urn)?;
-        extension.serialize_field("data", &self.data)?;
-        extension.end()
+        let mut text = String::new();
+        self.write_json(&mut text);
+        let raw: &RawValue = serde_json::from_str(&text).map_err(S::Error::custom)?;
+        raw.serialize(serializer)
     }
 }
 

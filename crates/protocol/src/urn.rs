@@ -54,9 +54,17 @@ fn is_namespace(text: &str) -> bool {
 fn is_specific(text: &str) -> bool {
     !text.is_empty()
         && !text.starts_with('/')
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/%?#".contains(&byte))
+        && text.bytes().all(|byte| {
+            matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9')
+                || matches!(
+                    byte,
+                    b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')'
+                )
+                || matches!(
+                    byte,
+                    b'*' | b'+' | b',' | b';' | b'=' | b':' | b'@' | b'/' | b'%' | b'?' | b'#'
+                )
+        })
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub const PROTOCOL_NAME: &str = "forrst";
 /// The version of the protocol that every message written here carries.
 pub static PROTOCOL_VERSION: Version = Version::new(0, 1, 0);
 
-const PROTOCOL_VERSION_TEXT: &str = "0.1.0";
+pub(crate) const PROTOCOL_VERSION_TEXT: &str = "0.1.0";
 
 /// A strict semantic version, of a function or of the protocol: `2.0.0`, `1.0.0-beta.2`; at most 255 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -147,11 +147,18 @@ impl Outcome {
 
     /// Adds what the extension has to tell the caller. What is no JSON object is left out.
     #[must_use]
-    pub fn with_data(mut self, urn: Urn, data: &impl Serialize) -> Self {
+    pub fn with_data(self, urn: Urn, data: &impl Serialize) -> Self {
         match RawObject::from_serialize(data) {
-            Ok(data) => self.data.push(ExtensionData::new(urn, data)),
-            Err(error) => ::tracing::error!(%urn, %error, "extension data is no JSON object"),
+            Ok(data) => self.with_object(urn, data),
+            Err(error) => {
+                ::tracing::error!(%urn, %error, "extension data is not a JSON object");
+                self
+            }
         }
+    }
+
+    pub(crate) fn with_object(mut self, urn: Urn, data: RawObject<'static>) -> Self {
+        self.data.push(ExtensionData::new(urn, data));
         self
     }
 

@@ -3,14 +3,13 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
-use serde_json::value::RawValue;
-
-use super::members::{self, Member, Raw};
+use super::members::{Member, Raw};
 use super::outline::{Outline, Part};
 use super::path::Path;
 use super::repeated_keys::RepeatedKeys;
 use crate::problems::{Excerpt, Problems};
 use crate::raw::Kind;
+use crate::scan::unescape;
 use crate::{
     Call, ErrorCode, ErrorObject, Errors, ExtensionRequest, FunctionName, PROTOCOL_NAME, RawObject,
     Rejection, Request, RequestId, Urn, Version, negotiate,
@@ -19,8 +18,10 @@ use crate::{
 /// Makes a request of its parts. Where a part is not what it must be, that is noted, and the part is none.
 pub(super) struct Reader<'a> {
     pub(super) problems: Problems,
-    /// None where the text is nested too deep, since the search takes memory for every level.
+    /// `None` where the text is nested too deep, since the search takes memory for every level.
     repeated_keys: Option<RepeatedKeys<'a>>,
+    /// Whether what was scanned so far makes the search necessary.
+    pub(super) has_unusual_keys: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -28,6 +29,7 @@ impl<'a> Reader<'a> {
         Self {
             problems: Problems::default(),
             repeated_keys: looks_inside.then(RepeatedKeys::default),
+            has_unusual_keys: false,
         }
     }
 
@@ -112,7 +114,7 @@ impl<'a> Reader<'a> {
         Some(ExtensionRequest {
             urn: urn?,
             options,
-            required: required.is_none_or(|required| required.get() == "true"),
+            required: required.is_none_or(|required| required == "true"),
         })
     }
 
@@ -164,7 +166,7 @@ impl<'a> Reader<'a> {
 
     fn name<T, E: Display>(
         &mut self,
-        raw: &'a RawValue,
+        raw: &'a str,
         path: Path<'_>,
         parse: impl FnOnce(&str) -> Result<T, E>,
     ) -> Option<T> {
@@ -182,25 +184,27 @@ impl<'a> Reader<'a> {
 
     fn optional_object(&mut self, member: Raw<'a>, path: Path<'_>) -> Option<RawObject<'a>> {
         let raw = self.optional(member, path, Kind::Object)?;
-        if let Some(repeated_keys) = &mut self.repeated_keys {
-            repeated_keys.note(raw.get(), path, &mut self.problems);
+        if self.has_unusual_keys
+            && let Some(repeated_keys) = &mut self.repeated_keys
+        {
+            repeated_keys.note(raw, path, &mut self.problems);
         }
-        RawObject::try_from(raw).ok()
+        Some(RawObject::of_json(raw))
     }
 
-    fn required(&mut self, member: Raw<'a>, path: Path<'_>, kind: Kind) -> Option<&'a RawValue> {
+    fn required(&mut self, member: Raw<'a>, path: Path<'_>, kind: Kind) -> Option<&'a str> {
         self.note_if_absent(&member, path, kind);
         self.optional(member, path, kind)
     }
 
-    fn optional(&mut self, member: Raw<'a>, path: Path<'_>, kind: Kind) -> Option<&'a RawValue> {
+    fn optional(&mut self, member: Raw<'a>, path: Path<'_>, kind: Kind) -> Option<&'a str> {
         match member {
             Member::Present(raw) if self.is(kind, raw, path) => Some(raw),
             _ => None,
         }
     }
 
-    pub(super) fn is(&mut self, kind: Kind, raw: &RawValue, path: Path<'_>) -> bool {
+    fn is(&mut self, kind: Kind, raw: &str, path: Path<'_>) -> bool {
         let is_of_kind = Kind::of(raw) == kind;
         if !is_of_kind {
             self.note_other_kind(kind, raw, path);
@@ -215,14 +219,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn note_other_kind(&mut self, kind: Kind, raw: &RawValue, path: Path<'_>) {
+    pub(super) fn note_other_kind(&mut self, kind: Kind, raw: &str, path: Path<'_>) {
         let found = Kind::of(raw);
         self.problems
             .invalid(path, || format!("`{path}` must be {kind}, found {found}"));
     }
 
-    fn text(&mut self, raw: &'a RawValue, path: Path<'_>) -> Option<Cow<'a, str>> {
-        let text = members::unescape(raw.get());
+    fn text(&mut self, raw: &'a str, path: Path<'_>) -> Option<Cow<'a, str>> {
+        let text = unescape(raw);
         if text.is_none() {
             self.problems.invalid(path, || {
                 format!(

@@ -1,18 +1,13 @@
-//! Where the parts of a request are, found in one of two ways that come to the same.
+//! Where the parts of a request are.
 //!
-//! A visitor must be told what to expect, and gives up for good where it finds something else. So the text is first read
-//! straight, as the request that it should be, in a single pass. Only if that comes to nothing is it read again with care,
-//! every part raw until its kind is known. What is wrong with the text, and whether it is JSON at all, is decided by the
-//! careful reading alone.
-
-mod careful;
-mod straight;
-
-use serde_json::value::RawValue;
+//! One scan finds the members that a request can have, whatever they are. What each must be is checked afterwards.
 
 use super::envelope::Reader;
-use super::members::{Member, Raw};
+use super::members::{Member, Raw, name_in, named};
+use super::path::Path;
 use crate::ExtensionRequest;
+use crate::raw::Kind;
+use crate::scan::{NotJson, Scanner};
 
 /// The parts of a request, most of them raw.
 #[derive(Default)]
@@ -27,7 +22,46 @@ pub(super) struct Outline<'a> {
 /// A member that has parts of its own, unless it is of another kind than it must be.
 pub(super) enum Part<'a, T> {
     Open(T),
-    OfOtherKind(&'a RawValue),
+    OfOtherKind(&'a str),
+}
+
+impl<'a> Outline<'a> {
+    /// Reads a text that starts with `{`.
+    pub(super) fn read(text: &'a str, reader: &mut Reader<'a>) -> Result<Self, NotJson> {
+        let mut scanner = Scanner::new(text);
+        let mut outline = Self::default();
+        let mut envelope = scanner.enter();
+        while let Some(key) = scanner.next_key(&mut envelope)? {
+            let Some(name) = name_in(&ENVELOPE, key) else {
+                scanner.value()?;
+                continue;
+            };
+            let path = Path::Root.member(name);
+            match name {
+                "protocol" => {
+                    let protocol = object(&mut scanner, PROTOCOL, path, reader)?;
+                    outline.protocol.put(protocol, path, &mut reader.problems);
+                }
+                "id" => outline.id.put(scanner.value()?, path, &mut reader.problems),
+                "call" => {
+                    let call = object(&mut scanner, CALL, path, reader)?;
+                    outline.call.put(call, path, &mut reader.problems);
+                }
+                "context" => outline
+                    .context
+                    .put(scanner.value()?, path, &mut reader.problems),
+                _ => {
+                    let extensions = extensions(&mut scanner, path, reader)?;
+                    outline
+                        .extensions
+                        .put(extensions, path, &mut reader.problems);
+                }
+            }
+        }
+        scanner.end()?;
+        reader.has_unusual_keys = scanner.has_unusual_keys();
+        Ok(outline)
+    }
 }
 
 const ENVELOPE: [&str; 5] = ["protocol", "id", "call", "context", "extensions"];
@@ -35,20 +69,38 @@ const PROTOCOL: [&str; 2] = ["name", "version"];
 const CALL: [&str; 3] = ["function", "version", "arguments"];
 const EXTENSION: [&str; 3] = ["urn", "options", "required"];
 
-impl<'a> Outline<'a> {
-    /// Reads all of a text that starts with `{` and is likely to be a request. An error says only that it is none.
-    pub(super) fn read_straight(
-        text: &'a str,
-        reader: &mut Reader<'a>,
-    ) -> Result<Self, serde_json::Error> {
-        straight::read(text, reader)
-    }
+fn object<'a, const N: usize>(
+    scanner: &mut Scanner<'a>,
+    names: [&'static str; N],
+    path: Path<'_>,
+    reader: &mut Reader<'a>,
+) -> Result<Part<'a, [Raw<'a>; N]>, NotJson> {
+    Ok(match scanner.peek() {
+        Some(b'{') => Part::Open(named(scanner, &names, path, &mut reader.problems)?),
+        _ => Part::OfOtherKind(scanner.value()?),
+    })
+}
 
-    /// Reads all of a text that starts with `{`. The only errors are of syntax.
-    pub(super) fn read_carefully(
-        text: &'a str,
-        reader: &mut Reader<'a>,
-    ) -> Result<Self, serde_json::Error> {
-        careful::read(text, reader)
+fn extensions<'a>(
+    scanner: &mut Scanner<'a>,
+    path: Path<'_>,
+    reader: &mut Reader<'a>,
+) -> Result<Part<'a, Vec<ExtensionRequest<'a>>>, NotJson> {
+    if scanner.peek() != Some(b'[') {
+        return Ok(Part::OfOtherKind(scanner.value()?));
     }
+    let mut array = scanner.enter();
+    let mut extensions = Vec::new();
+    let mut index = 0;
+    while scanner.has_next(&mut array)? {
+        let path = path.element(index);
+        let extension = object(scanner, EXTENSION, path, reader)?;
+        reader.has_unusual_keys = scanner.has_unusual_keys();
+        match extension {
+            Part::Open(members) => extensions.extend(reader.extension(members, path)),
+            Part::OfOtherKind(raw) => reader.note_other_kind(Kind::Object, raw, path),
+        }
+        index += 1;
+    }
+    Ok(Part::Open(extensions))
 }

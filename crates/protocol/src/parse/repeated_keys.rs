@@ -8,10 +8,9 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::members::unescape;
 use super::path::Path;
-use super::structure::{Token, Tokens};
 use crate::problems::{Excerpt, Problems};
+use crate::scan::{NotJson, Open, Scanner, unescape};
 use crate::{ErrorCode, ErrorObject, Pointer};
 
 /// `serde_json` takes an object that begins with this key for whatever JSON text stands behind it: what was checked is not
@@ -28,15 +27,14 @@ pub(super) struct RepeatedKeys<'a> {
 impl<'a> RepeatedKeys<'a> {
     /// Notes every key that stands more than once in one object, at any depth of the given one.
     pub(super) fn note(&mut self, object: &'a str, path: Path<'_>, problems: &mut Problems) {
-        let mut walk = Walk {
+        let walk = Walk {
             path,
             problems,
             levels: &mut self.levels,
             keys: &mut self.keys,
         };
-        for token in Tokens::of(object) {
-            walk.take(token);
-        }
+        let read = walk.run(Scanner::new(object));
+        debug_assert!(read.is_ok(), "the text is known to be JSON");
     }
 }
 
@@ -51,40 +49,76 @@ struct Walk<'a, 'p> {
 /// An object or array that is open, and how far into it the walk is.
 enum Level<'a> {
     Object {
+        open: Open,
         first_key: usize,
-        /// With its quotes; none where the next string is a key.
-        key: Option<&'a str>,
+        /// The key that the walk is at, with its quotes.
+        key: &'a str,
     },
     Array {
-        index: usize,
+        open: Open,
+        /// The next element.
+        next: usize,
     },
 }
 
 impl<'a> Walk<'a, '_> {
-    fn take(&mut self, token: Token<'a>) {
-        match (token, self.levels.last_mut()) {
-            (Token::OpenObject(_), _) => self.levels.push(Level::Object {
-                first_key: self.keys.len(),
-                key: None,
-            }),
-            (Token::OpenArray(_), _) => self.levels.push(Level::Array { index: 0 }),
-            (Token::Comma, Some(Level::Object { key, .. })) => *key = None,
-            (Token::Comma, Some(Level::Array { index })) => *index += 1,
-            (Token::Text(text), Some(Level::Object { key, .. })) if key.is_none() => {
-                *key = Some(text);
-                match unescape(text) {
-                    Some(text) if text == RAW_VALUE => self.note_reserved_key(),
-                    Some(text) => self.keys.push(text),
-                    None => self.note_key_that_is_no_unicode(),
+    /// The text is known to be JSON.
+    fn run(mut self, mut scanner: Scanner<'a>) -> Result<(), NotJson> {
+        self.enter(&mut scanner)?;
+        while let Some(level) = self.levels.last_mut() {
+            let goes_on = match level {
+                Level::Object {
+                    open,
+                    first_key,
+                    key,
+                } => match scanner.next_key(open)? {
+                    Some(next) => {
+                        *key = next;
+                        match unescape(next) {
+                            Some(text) if text == RAW_VALUE => self.note_reserved_key(),
+                            Some(text) => self.keys.push(text),
+                            None => self.note_key_that_is_not_unicode(),
+                        }
+                        true
+                    }
+                    None => {
+                        let first_key = *first_key;
+                        self.levels.pop();
+                        self.compare_keys(first_key);
+                        false
+                    }
+                },
+                Level::Array { open, next } => {
+                    *next += 1;
+                    let goes_on = scanner.has_next(open)?;
+                    if !goes_on {
+                        self.levels.pop();
+                    }
+                    goes_on
                 }
+            };
+            if goes_on {
+                self.enter(&mut scanner)?;
             }
-            (Token::Close, _) => {
-                if let Some(Level::Object { first_key, .. }) = self.levels.pop() {
-                    self.compare_keys(first_key);
-                }
-            }
-            (Token::Text(_), _) | (Token::Comma, None) => {}
         }
+        Ok(())
+    }
+
+    /// Steps into an object or an array, or over anything else.
+    fn enter(&mut self, scanner: &mut Scanner<'a>) -> Result<(), NotJson> {
+        match scanner.peek() {
+            Some(b'{') => self.levels.push(Level::Object {
+                open: scanner.enter(),
+                first_key: self.keys.len(),
+                key: "",
+            }),
+            Some(b'[') => self.levels.push(Level::Array {
+                open: scanner.enter(),
+                next: 0,
+            }),
+            _ => _ = scanner.value()?,
+        }
+        Ok(())
     }
 
     /// Sorting brings equal keys together without a table, and its cost has no worst case that a sender could aim at.
@@ -111,7 +145,7 @@ impl<'a> Walk<'a, '_> {
     }
 
     /// Readers make the same replacement character out of different broken keys, or fail, or keep them apart.
-    fn note_key_that_is_no_unicode(&mut self) {
+    fn note_key_that_is_not_unicode(&mut self) {
         let around = self
             .levels
             .split_last()
@@ -129,8 +163,8 @@ impl<'a> Walk<'a, '_> {
 fn pointer(path: Path<'_>, levels: &[Level<'_>], key: Option<&str>) -> Pointer {
     let mut pointer = path.to_pointer();
     let steps = levels.iter().map(|level| match level {
-        Level::Object { key, .. } => Step::Key(key.and_then(unescape).unwrap_or_default()),
-        Level::Array { index } => Step::Index(*index),
+        Level::Object { key, .. } => Step::Key(unescape(key).unwrap_or_default()),
+        Level::Array { next, .. } => Step::Index(next.saturating_sub(1)),
     });
     for step in steps.chain(key.map(|key| Step::Key(key.into()))) {
         let longer = match step {

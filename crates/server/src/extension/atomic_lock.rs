@@ -13,15 +13,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forrst_lock::{AcquireOutcome, AcquireRequest, Fence, Lease, LeaseGuard, ReleaseOutcome};
-use forrst_protocol::{ErrorObject, Errors, Urn};
+use forrst_lock::{AcquireOutcome, AcquireRequest, Lease, LeaseGuard, ReleaseOutcome};
+use forrst_protocol::{ErrorObject, Errors, ObjectWriter, RawObject, Urn};
 use futures_util::future::BoxFuture;
 use futures_util::poll;
-use serde::{Serialize, Serializer};
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use self::keys::{FullKeys, KeysAsSent};
 pub(crate) use self::options::{LockOptions, read_ttl};
 use self::refusal::{failed, refusal, too_many_locks};
 use super::{Around, Extension, ExtensionCall, Next, Outcome, exceeded, stopping};
@@ -74,11 +72,8 @@ impl Around for LockedCall {
         let guard = match self.acquire(&context, next.server()).await {
             Ok(guard) => guard,
             Err(error) => {
-                let data = RefusedData {
-                    keys: self.options.keys.as_sent(),
-                    acquired: false,
-                };
-                return Outcome::failure(error).with_data(self.urn, &data);
+                let data = refused_data(&self.options);
+                return Outcome::failure(error).with_object(self.urn, data);
             }
         };
         context.lease = Some(Arc::new(HeldLease::new(
@@ -148,7 +143,7 @@ impl LockedCall {
         } else {
             server.held.ended(&lease);
         }
-        outcome.with_data(self.urn, &acquired_data(&self.options, &lease, times))
+        outcome.with_object(self.urn, acquired_data(&self.options, &lease, times))
     }
 }
 
@@ -267,59 +262,36 @@ impl Times {
 }
 
 /// The data of a lock that was not taken.
-#[derive(Serialize)]
-struct RefusedData<'a> {
-    #[serde(flatten)]
-    keys: KeysAsSent<'a>,
-    acquired: bool,
+fn refused_data(options: &LockOptions) -> RawObject<'static> {
+    let mut data = ObjectWriter::with_capacity(USUAL_DATA);
+    options.keys.write_as_sent(&mut data);
+    data.bool("acquired", false);
+    data.finish()
 }
 
 /// The data of a lock that was taken.
-#[derive(Serialize)]
-pub(crate) struct AcquiredData<'a> {
-    #[serde(flatten)]
-    keys: KeysAsSent<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<u32>,
-    acquired: bool,
-    owner: &'a str,
-    scope: &'static str,
-    expires_at: WireTime,
-    #[serde(serialize_with = "as_string")]
-    fence: Fence,
-    ttl_remaining_ms: u64,
-    elapsed_ms: u64,
-    #[serde(flatten)]
-    names: FullKeys<'a>,
-}
-
-pub(crate) fn acquired_data<'a>(
-    options: &'a LockOptions,
-    lease: &'a Lease,
+pub(crate) fn acquired_data(
+    options: &LockOptions,
+    lease: &Lease,
     times: Times,
-) -> AcquiredData<'a> {
-    let (mode, limit) = options.keys.kind();
-    AcquiredData {
-        keys: options.keys.as_sent(),
-        mode,
-        limit,
-        acquired: true,
-        owner: lease.owner.as_str(),
-        scope: options.scope.as_str(),
-        expires_at: WireTime(lease.expires_at),
-        fence: lease.fence,
-        // Both rounded down.
-        ttl_remaining_ms: whole_millis(times.remaining),
-        elapsed_ms: whole_millis(times.elapsed),
-        names: options.keys.full_keys(),
-    }
+) -> RawObject<'static> {
+    let mut data = ObjectWriter::with_capacity(USUAL_DATA);
+    options.keys.write_as_sent(&mut data);
+    options.keys.write_kind(&mut data);
+    data.bool("acquired", true);
+    data.string("owner", lease.owner.as_str());
+    data.string("scope", options.scope.as_str());
+    data.plain("expires_at", WireTime(lease.expires_at));
+    data.plain("fence", lease.fence);
+    // Both rounded down.
+    data.number("ttl_remaining_ms", whole_millis(times.remaining));
+    data.number("elapsed_ms", whole_millis(times.elapsed));
+    options.keys.write_full_keys(&mut data);
+    data.finish()
 }
 
-fn as_string<S: Serializer>(fence: &Fence, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(fence)
-}
+/// What the data of a lock nearly always fits into.
+const USUAL_DATA: usize = 384;
 
 fn whole_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)

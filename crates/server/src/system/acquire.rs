@@ -4,7 +4,6 @@ use forrst_protocol::{ErrorCode, RawObject};
 
 use super::{CALLER, Prepared, STORE_UNAVAILABLE, Spec, call};
 use crate::context::ServedCall;
-use crate::error::internal_error;
 use crate::extension::atomic_lock::{LockOptions, Times, acquire, acquired_data};
 use crate::limits::{Limits, Refusal};
 
@@ -43,7 +42,6 @@ fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
         let guard = acquire(&context.server, &context, &options).await?;
         let times = Times::read(context.call.received, &guard);
         let lease = guard.keep();
-        let data = acquired_data(&options, &lease, times);
-        RawObject::from_serialize(&data).map_err(|_| internal_error().into())
+        Ok(acquired_data(&options, &lease, times))
     }))
 }

@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use bytes::Bytes;
+use forrst_protocol::Response;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use serde::Serialize;
 
@@ -55,19 +56,25 @@ impl HttpBody for AnswerBody {
     }
 }
 
-/// A value as JSON, in one buffer that is as large as it counts: what a client does not read is kept.
-pub(super) fn to_json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
-    let mut text = Vec::with_capacity(USUAL_SIZE);
-    serde_json::to_writer(&mut text, value)?;
+/// An answer as JSON, between what the transport puts around it, in one buffer that is as large as it counts: what a client does not read is kept.
+pub(super) fn to_json(before: &str, response: &Response, after: &str) -> String {
+    let mut text = String::with_capacity(USUAL_SIZE);
+    text.push_str(before);
+    response.write_json(&mut text);
+    text.push_str(after);
     if text.len() > USUAL_SIZE {
         // Not `shrink_to_fit`: an allocator may leave it the whole block.
-        text = text.as_slice().to_vec();
+        text = text.as_str().to_owned();
     }
-    Ok(text)
+    text
+}
+
+pub(super) fn forrst_answer(status: StatusCode, response: &Response) -> Answer {
+    json_bytes(status, to_json("", response, "").into())
 }
 
 pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Answer {
-    match to_json(body) {
+    match serde_json::to_vec(body) {
         Ok(body) => json_bytes(status, body.into()),
         Err(_) => empty(StatusCode::INTERNAL_SERVER_ERROR),
     }

@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, StatusCode};
 use forrst_protocol::{ErrorCode, ErrorObject};
 use hyper::Request;
 
-use super::answer::{Answer, json};
+use super::answer::{Answer, forrst_answer};
 use super::connection::Connection;
 use crate::Server;
 use crate::limits::Refusal;
@@ -69,7 +69,7 @@ impl HostCheck {
         server.core.denied(&what, None, from, &why);
         let response = forrst_protocol::Response::failure(None, why);
         let response = response.with_node(server.node());
-        Some(json(StatusCode::FORBIDDEN, &response))
+        Some(forrst_answer(StatusCode::FORBIDDEN, &response))
     }
 
     /// Why a request for another host is refused. One that names no host is from no browser.

@@ -13,7 +13,9 @@ use forrst_protocol::{ErrorCode, ErrorObject, MAX_PROBLEMS};
 use hyper::Request;
 use tokio::time::Instant;
 
-use super::answer::{Answer, AnswerBody, allow, ask_for_key, empty, json, json_bytes};
+use super::answer::{
+    Answer, AnswerBody, allow, ask_for_key, empty, forrst_answer, json, json_bytes,
+};
 use super::body::{Account, IncomingBody, Refusal, RequestBody};
 use super::connection::{Authorised, Connection, UnderWay};
 use super::rpc::{Frame, Rpc, Sender};
@@ -73,7 +75,7 @@ pub(super) async fn forrst<B: RequestBody>(
             (refusal.status, response.with_node(server.node()))
         }
     };
-    let mut answer = json(status, &response);
+    let mut answer = forrst_answer(status, &response);
     if status == StatusCode::METHOD_NOT_ALLOWED {
         answer = allow(answer, "POST");
     }
@@ -96,7 +98,7 @@ pub(super) fn refusal(server: &Server, why: ErrorObject) -> Answer {
     let status = why.code.http_status();
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::UNAUTHORIZED);
     let response = forrst_protocol::Response::failure(None, why);
-    ask_for_key(json(status, &response.with_node(server.node())))
+    ask_for_key(forrst_answer(status, &response.with_node(server.node())))
 }
 
 /// `POST /rpc`, or a WebSocket.

@@ -24,7 +24,7 @@ use hyper::body::Body as HttpBody;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use super::answer::{Answer, AnswerBody, json};
+use super::answer::{Answer, AnswerBody, forrst_answer, json};
 use super::body::{RequestBody, drain};
 use super::connection::{Connection, UnderWay};
 use super::host_check::HostCheck;
@@ -181,7 +181,7 @@ impl Routes {
             _ => {
                 // A client that is still sending does not read, and would lose the answer with the connection.
                 let _ = timeout(FULL_PATIENCE / 2, drain(request.into_body())).await;
-                json(StatusCode::SERVICE_UNAVAILABLE, &full(&self.server))
+                forrst_answer(StatusCode::SERVICE_UNAVAILABLE, &full(&self.server))
             }
         };
         if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
@@ -206,5 +206,5 @@ async fn unknown_path(uri: Uri) -> Response {
     );
     let error = ErrorObject::new(ErrorCode::NotFound, message);
     let response = forrst_protocol::Response::failure(None, error);
-    json(StatusCode::NOT_FOUND, &response).map(Body::new)
+    forrst_answer(StatusCode::NOT_FOUND, &response).map(Body::new)
 }

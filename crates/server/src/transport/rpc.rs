@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forrst_protocol::{ErrorCode, ErrorObject, MAX_PROBLEMS, Response};
+use forrst_protocol::{ErrorCode, ErrorObject, MAX_PROBLEMS};
 use futures_util::future::join_all;
 use jsonrpsee::RpcModule;
 use jsonrpsee::core::server::Methods;
@@ -19,8 +19,8 @@ use jsonrpsee::types::error::{
     INTERNAL_ERROR_CODE, INVALID_PARAMS_CODE, INVALID_REQUEST_CODE, OVERSIZED_REQUEST_CODE,
     PARSE_ERROR_CODE,
 };
+use serde::Deserialize;
 use serde::de::{Deserializer as _, IgnoredAny, SeqAccess, Visitor};
-use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -444,26 +444,8 @@ async fn call(id: &RawValue, params: Option<&RawValue>, entry: Entry) -> String 
         counted,
     };
     let response = core.answer(request.as_bytes(), origin).await;
-    let success = Success {
-        jsonrpc: "2.0",
-        id,
-        result: &response,
-    };
-    match to_json(&success).map(String::from_utf8) {
-        Ok(Ok(answer)) => answer,
-        _ => error(
-            id.get(),
-            INTERNAL_ERROR_CODE,
-            "the answer cannot be written as JSON",
-        ),
-    }
-}
-
-#[derive(Serialize)]
-struct Success<'a> {
-    jsonrpc: &'static str,
-    id: &'a RawValue,
-    result: &'a Response,
+    let before = format!(r#"{{"jsonrpc":"2.0","id":{},"result":"#, id.get());
+    to_json(&before, &response, "}")
 }
 
 /// The element of an array that has one.

@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 
-use super::answer::{Answer, json, without_body};
+use super::answer::{Answer, forrst_answer, without_body};
 use super::connection::{Connection, Overdue};
 use super::host_check::HostCheck;
 use super::intake::LimitedStream;
@@ -379,7 +379,7 @@ fn too_many_headers() -> Answer {
     let message = format!("A request may have at most {MAX_HEADERS} headers");
     let error = ErrorObject::new(ErrorCode::InvalidRequest, message);
     let response = forrst_protocol::Response::failure(None, error);
-    json(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &response)
+    forrst_answer(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &response)
 }
 
 /// Connections that could not be accepted: out of file descriptors, or a client that left in between.

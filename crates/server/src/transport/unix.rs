@@ -156,7 +156,7 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
         }
         async move {
             let response = server.core.answer(frame, origin).await;
-            Some(to_json(&response).ok()?.into())
+            Some(to_json("", &response, "").into())
         }
     };
     let session = session::run(incoming, outgoing, rules, |_| 1, answer);
@@ -182,5 +182,5 @@ fn too_large(server: &Server) -> Bytes {
 
 fn refusal(server: &Server, error: ErrorObject) -> Bytes {
     let response = Response::failure(None, error).with_node(server.node());
-    serde_json::to_vec(&response).unwrap_or_default().into()
+    to_json("", &response, "").into()
 }

@@ -1,8 +1,8 @@
 //! Which keys a caller asks for, and as what kind: `key` or `keys`, `mode`, `limit`.
 
 use forrst_lock::{LockKey, LockName, Locks, Share};
-use forrst_protocol::{ErrorObject, Errors, FunctionName};
-use serde::Serialize;
+use forrst_protocol::{ErrorObject, Errors, FunctionName, ObjectWriter};
+use serde_json::{Value, json};
 
 use super::options::At;
 use crate::access::Caller;
@@ -214,31 +214,46 @@ impl NamedKeys {
         names.iter()
     }
 
-    /// `key` or `keys` as they were sent, after normalisation.
-    pub(crate) fn as_sent(&self) -> KeysAsSent<'_> {
+    /// Writes `key` or `keys` as they were sent, after normalisation.
+    pub(crate) fn write_as_sent(&self, object: &mut ObjectWriter) {
         match &self.asked.keys {
-            Keys::One(key) => KeysAsSent::Key(key.as_str()),
+            Keys::One(key) => object.string("key", key.as_str()),
             Keys::Several(keys) => {
-                KeysAsSent::Keys(keys.iter().map(|(key, _)| key.as_str()).collect())
+                object.strings("keys", keys.iter().map(|(key, _)| key.as_str()));
             }
         }
     }
 
-    /// `full_key` or `full_keys`.
-    pub(crate) fn full_keys(&self) -> FullKeys<'_> {
+    /// Writes `full_key` or `full_keys`.
+    pub(crate) fn write_full_keys(&self, object: &mut ObjectWriter) {
         if self.locks.is_set() {
-            FullKeys::FullKeys(self.names.iter().map(LockName::as_str).collect())
+            object.strings("full_keys", self.names.iter().map(LockName::as_str));
         } else {
-            FullKeys::FullKey(self.locks.first().as_str())
+            object.string("full_key", self.locks.first().as_str());
         }
     }
 
-    /// `mode` or `limit`, when one was sent.
-    pub(crate) fn kind(&self) -> (Option<&'static str>, Option<u32>) {
+    /// `key` or `keys` as they were sent, and `full_key` or `full_keys`, for the details of an error.
+    pub(super) fn as_details(&self) -> [(&'static str, Value); 2] {
+        match &self.asked.keys {
+            Keys::One(key) => [
+                ("key", json!(key.as_str())),
+                ("full_key", json!(self.locks.first().as_str())),
+            ],
+            Keys::Several(keys) => {
+                let keys: Vec<&str> = keys.iter().map(|(key, _)| key.as_str()).collect();
+                let names: Vec<&str> = self.names.iter().map(LockName::as_str).collect();
+                [("keys", json!(keys)), ("full_keys", json!(names))]
+            }
+        }
+    }
+
+    /// Writes `mode` or `limit`, when one was sent.
+    pub(crate) fn write_kind(&self, object: &mut ObjectWriter) {
         match self.asked.kind {
-            None => (None, None),
-            Some(Kind::Mode(mode)) => (Some(mode.as_str()), None),
-            Some(Kind::Limit(limit)) => (None, Some(limit)),
+            None => {}
+            Some(Kind::Mode(mode)) => object.string("mode", mode.as_str()),
+            Some(Kind::Limit(limit)) => object.number("limit", limit.into()),
         }
     }
 
@@ -251,20 +266,4 @@ impl NamedKeys {
             (Keys::One(_), None) => "key",
         }
     }
-}
-
-/// The keys of a caller, as a member of an answer.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum KeysAsSent<'a> {
-    Key(&'a str),
-    Keys(Vec<&'a str>),
-}
-
-/// Full keys, as a member of an answer.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum FullKeys<'a> {
-    FullKey(&'a str),
-    FullKeys(Vec<&'a str>),
 }

@@ -3,13 +3,10 @@
 use std::time::Duration as StdDuration;
 
 use forrst_lock::{Attempt, LockKey, Note, Owner, Ttl};
-use forrst_protocol::{Duration, Errors, FunctionName, Pointer, RawObject};
-use serde::Deserialize;
+use forrst_protocol::{Duration, Errors, FunctionName, Pointer, RawJson, RawObject, Unit};
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use super::keys::{AskedKeys, NamedKeys};
-use crate::borrowed::{Text, present};
 use crate::error::arguments_pointer;
 use crate::extension::extension_pointer;
 use crate::fields::{Fields, boolean, one_of, parsed};
@@ -31,6 +28,11 @@ impl Scope {
             Self::Function => "function",
             Self::Global => "global",
         }
+    }
+
+    fn of(word: &str) -> Option<Self> {
+        let mut words = Self::WORDS.into_iter();
+        words.find_map(|(own, scope)| (own == word).then_some(scope))
     }
 }
 
@@ -77,7 +79,7 @@ impl LockOptions {
         limits: &Limits,
     ) -> Result<Self, Errors> {
         let at = At::Extension(index);
-        let plain = options.and_then(|options| Plain::read(options, limits));
+        let plain = options.and_then(|options| read_plain(options, limits));
         let parts = match plain {
             Some(parts) if parts.function.is_none() && parts.common.attempt.is_none() => parts,
             _ => {
@@ -113,7 +115,7 @@ impl LockOptions {
         limits: &Limits,
     ) -> Result<Self, Errors> {
         let at = At::Arguments;
-        let (common, function) = match Plain::read(arguments, limits) {
+        let (common, function) = match read_plain(arguments, limits) {
             Some(Parts {
                 common,
                 scope: None,
@@ -192,82 +194,59 @@ impl Common {
     }
 }
 
-/// The options of a lock on one key, read in one pass. What is unusual or wrong is left to [`Fields`], which says what it is.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Plain<'a> {
-    #[serde(borrow)]
-    key: Text<'a>,
-    #[serde(borrow)]
-    ttl: &'a RawValue,
-    #[serde(borrow, default, deserialize_with = "present")]
-    block: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    owner: Option<Text<'a>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    note: Option<Text<'a>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    attempt: Option<Text<'a>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    function: Option<Text<'a>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    scope: Option<Text<'a>>,
-    #[serde(default, deserialize_with = "present")]
-    auto_release: Option<bool>,
-    #[serde(default, deserialize_with = "present")]
-    renew: Option<bool>,
-}
-
-impl Plain<'_> {
-    fn read(options: &RawObject<'_>, limits: &Limits) -> Option<Parts> {
-        let plain: Plain<'_> = options.deserialize().ok()?;
-        let scope = match plain.scope {
-            Some(Text(word)) => Some(Scope::WORDS.into_iter().find(|(own, _)| *own == word)?.1),
-            None => None,
-        };
-        let (_, ttl) = plain_time(plain.ttl)?;
-        let block = match plain.block {
-            Some(block) => Some(plain_time(block)?),
-            None => None,
-        };
-        if block.is_some_and(|(_, wait)| wait > limits.max_block) {
-            return None;
+/// The options of a lock on one key, read in one pass. `None` if anything is unusual or wrong: that is left to [`Fields`], which
+/// says what it is.
+fn read_plain(options: &RawObject<'_>, limits: &Limits) -> Option<Parts> {
+    let (mut key, mut owner, mut note, mut attempt) = (None, None, None, None);
+    let (mut ttl, mut block, mut function, mut scope) = (None, None, None, None);
+    let (mut auto_release, mut renew) = (None, None);
+    for (name, value) in options.members() {
+        match &*name {
+            "key" => key = Some(LockKey::parse(&value.as_str()?).ok()?),
+            "ttl" => ttl = Some(Ttl::at_most(plain_time(value)?.1, limits.max_ttl).ok()?),
+            "block" => {
+                block = Some(plain_time(value).filter(|(_, wait)| *wait <= limits.max_block)?);
+            }
+            "owner" => owner = Some(Owner::parse(&value.as_str()?).ok()?),
+            "note" => {
+                let text = value.as_str()?;
+                note = (!text.is_empty()).then(|| Note::parse(&text));
+            }
+            "attempt" => attempt = Some(Attempt::parse(&value.as_str()?).ok()?),
+            "function" => function = Some(FunctionName::parse(&value.as_str()?).ok()?),
+            "scope" => scope = Some(Scope::of(&value.as_str()?)?),
+            "auto_release" => auto_release = Some(value.as_bool()?),
+            "renew" => renew = Some(value.as_bool()?),
+            _ => return None,
         }
-        let owner = read_text(plain.owner, Owner::parse)?;
-        let note = plain.note.filter(|Text(note)| !note.is_empty());
-        Some(Parts {
-            common: Common {
-                keys: AskedKeys::one(LockKey::parse(&plain.key.0).ok()?),
-                owner: owner.unwrap_or_else(Owner::random),
-                note: read_text(note, Note::parse)?,
-                ttl: Ttl::at_most(ttl, limits.max_ttl).ok()?,
-                block,
-                attempt: read_text(plain.attempt, Attempt::parse)?,
-            },
-            scope,
-            auto_release: plain.auto_release,
-            renew: plain.renew,
-            function: read_text(plain.function, FunctionName::parse)?,
-        })
     }
-}
-
-/// The outer option is none if the text is wrong.
-fn read_text<T, E>(
-    text: Option<Text<'_>>,
-    parse: impl FnOnce(&str) -> Result<T, E>,
-) -> Option<Option<T>> {
-    match text {
-        Some(Text(text)) => parse(&text).ok().map(Some),
-        None => Some(None),
-    }
+    Some(Parts {
+        common: Common {
+            keys: AskedKeys::one(key?),
+            owner: owner.unwrap_or_else(Owner::random),
+            note: note.transpose().ok()?,
+            ttl: ttl?,
+            block,
+            attempt,
+        },
+        scope,
+        auto_release,
+        renew,
+        function,
+    })
 }
 
 /// A positive `{value, unit}`.
-fn plain_time(raw: &RawValue) -> Option<(Duration, StdDuration)> {
-    // Serde would also take a list of the two.
-    let is_object = raw.get().starts_with('{');
-    let duration: Duration = serde_json::from_str(raw.get()).ok().filter(|_| is_object)?;
+fn plain_time(json: RawJson<'_>) -> Option<(Duration, StdDuration)> {
+    let (mut value, mut unit) = (None, None);
+    for (name, member) in json.members()? {
+        match &*name {
+            "value" => value = Some(member.as_u64()?),
+            "unit" => unit = Some(Unit::parse(&member.as_str()?)?),
+            _ => return None,
+        }
+    }
+    let duration = Duration::new(value?, unit?);
     let time = duration.to_std().ok()?;
     (!time.is_zero()).then_some((duration, time))
 }
@@ -307,6 +286,7 @@ pub(crate) fn read_ttl(fields: &mut Fields, limits: &Limits) -> Option<Ttl> {
 mod tests {
     use forrst_protocol::ErrorObject;
     use proptest::prelude::*;
+    use serde_json::value::RawValue;
     use serde_json::{Map, json};
 
     use super::*;
@@ -378,10 +358,10 @@ mod tests {
         fn what_is_read_in_one_pass_is_read_the_same_with_care(options in options()) {
             let options = RawObject::from_serialize(&options).unwrap();
             let (limits, function) = (Limits::default(), FunctionName::parse("a.b").unwrap());
-            // An option that `Plain` does not know, and that changes nothing.
+            // An option that `read_plain` does not know, and that changes nothing.
             let with_care = options.get().replacen('{', r#"{"mode": "exclusive", "#, 1);
             let owner = Owner::random();
-            if Plain::read(&options, &limits).is_some() && !options.get().contains("\"limit\"") {
+            if read_plain(&options, &limits).is_some() && !options.get().contains("\"limit\"") {
                 let with_care = RawObject::try_from(RawValue::from_string(with_care).unwrap()).unwrap();
                 let plain = LockOptions::read(Some(&options), 0, &function, &limits);
                 let careful = LockOptions::read(Some(&with_care), 0, &function, &limits);
@@ -401,6 +381,6 @@ mod tests {
             "owner": "me", "scope": "global", "auto_release": false,
         });
         let options = RawObject::from_serialize(&options).unwrap();
-        assert!(Plain::read(&options, &Limits::default()).is_some());
+        assert!(read_plain(&options, &Limits::default()).is_some());
     }
 }

@@ -1,11 +1,9 @@
 //! Why a lock was not acquired, as an error.
 
 use forrst_lock::{AcquireOutcome, LockError, LockName, StoreError, WaiterLimit};
-use forrst_protocol::{Duration, ErrorCode, ErrorObject};
-use serde::Serialize;
-use serde_json::{Value, json};
+use forrst_protocol::{ErrorCode, ErrorObject};
+use serde_json::json;
 
-use super::keys::{FullKeys, KeysAsSent};
 use super::options::LockOptions;
 use crate::core::Core;
 use crate::error::{internal_error, unavailable};
@@ -46,29 +44,14 @@ fn with_details(
     blocked_by: &[LockName],
     retry_after: std::time::Duration,
 ) -> ErrorObject {
-    #[derive(Serialize)]
-    struct Details<'a> {
-        #[serde(flatten)]
-        keys: KeysAsSent<'a>,
-        scope: &'static str,
-        #[serde(flatten)]
-        full_keys: FullKeys<'a>,
-        blocked_by: Vec<&'a str>,
-        retry_after: Duration,
-    }
-
-    let details = Details {
-        keys: options.keys.as_sent(),
-        scope: options.scope.as_str(),
-        full_keys: options.keys.full_keys(),
-        blocked_by: blocked_by.iter().map(LockName::as_str).collect(),
-        retry_after: millis(retry_after),
-    };
-    let Ok(Value::Object(details)) = serde_json::to_value(details) else {
-        return error;
-    };
-    let details = details.into_iter();
-    details.fold(error, |error, (name, value)| error.with_detail(name, value))
+    let [key, full_key] = options.keys.as_details();
+    let blocked_by: Vec<&str> = blocked_by.iter().map(LockName::as_str).collect();
+    error
+        .with_detail(key.0, key.1)
+        .with_detail("scope", options.scope.as_str())
+        .with_detail(full_key.0, full_key.1)
+        .with_detail("blocked_by", blocked_by)
+        .with_detail("retry_after", json!(millis(retry_after)))
 }
 
 fn held() -> ErrorObject {
