@@ -1,11 +1,12 @@
-//! What went wrong, in a word that programs can compare.
+//! Error codes: what went wrong, in a form that programs can compare. One table has each code with its HTTP status and whether
+//! a retry may help.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// One row a code: its variant, its text, its HTTP status, and whether the same request may succeed later.
+/// One row a code: its variant, its text, its HTTP status, and whether a retry may succeed.
 macro_rules! error_codes {
     ($($(#[$doc:meta])* $variant:ident = $text:literal, $status:literal, $retry:ident;)*) => {
         /// The code of an [`ErrorObject`](crate::ErrorObject): one of the protocol's own, or an application's.
@@ -13,7 +14,7 @@ macro_rules! error_codes {
         #[non_exhaustive]
         pub enum ErrorCode {
             $($(#[$doc])* $variant,)*
-            /// A code that an application made up, such as `ORDERS_INVENTORY_INSUFFICIENT`.
+            /// A code that an application defines, such as `ORDERS_INVENTORY_INSUFFICIENT`.
             Application(ApplicationCode),
         }
 
@@ -62,7 +63,7 @@ error_codes! {
     ParseError = "PARSE_ERROR", 400, final;
     /// The envelope is not that of a Forrst request.
     InvalidRequest = "INVALID_REQUEST", 400, final;
-    /// The request speaks a version of the protocol that the server does not.
+    /// The server does not support this version of the protocol.
     InvalidProtocolVersion = "INVALID_PROTOCOL_VERSION", 400, final;
     /// The arguments of the function, or the options of an extension, are wrong.
     InvalidArguments = "INVALID_ARGUMENTS", 400, final;
@@ -70,15 +71,15 @@ error_codes! {
     ExtensionNotSupported = "EXTENSION_NOT_SUPPORTED", 400, final;
     /// The extension cannot be used with this function.
     ExtensionNotApplicable = "EXTENSION_NOT_APPLICABLE", 400, final;
-    /// The caller did not say who they are, or not credibly.
+    /// The caller did not authenticate, or with credentials that are not valid.
     Unauthorized = "UNAUTHORIZED", 401, final;
-    /// The caller is known, and may not do this.
+    /// The caller is authenticated, and is not allowed to do this.
     Forbidden = "FORBIDDEN", 403, final;
     /// No function has this name.
     FunctionNotFound = "FUNCTION_NOT_FOUND", 404, final;
     /// The function has no such version.
     VersionNotFound = "VERSION_NOT_FOUND", 404, final;
-    /// Nobody holds the lock.
+    /// The lock is not held.
     LockNotFound = "LOCK_NOT_FOUND", 404, final;
     /// The deadline passed before the function had ended.
     DeadlineExceeded = "DEADLINE_EXCEEDED", 408, retry;
@@ -86,9 +87,9 @@ error_codes! {
     LockOwnershipMismatch = "LOCK_OWNERSHIP_MISMATCH", 403, final;
     /// This owner has released the lock before.
     LockAlreadyReleased = "LOCK_ALREADY_RELEASED", 409, final;
-    /// The lock is held, and the request did not want to wait.
+    /// The lock is held, and the request does not wait.
     LockAcquisitionFailed = "LOCK_ACQUISITION_FAILED", 423, retry;
-    /// The lock was still held when the request had waited as long as it wanted.
+    /// The lock was not granted within the time that the request waits at most.
     LockTimeout = "LOCK_TIMEOUT", 423, retry;
     /// The caller sends too many requests.
     RateLimited = "RATE_LIMITED", 429, retry;
@@ -97,7 +98,7 @@ error_codes! {
     /// The server cannot serve now: its store is down, or it is shutting down.
     Unavailable = "UNAVAILABLE", 503, retry;
 
-    /// The function is switched off for a while.
+    /// The function is temporarily disabled.
     FunctionDisabled = "FUNCTION_DISABLED", 503, retry;
     /// The arguments do not match the schema of the function.
     SchemaValidationFailed = "SCHEMA_VALIDATION_FAILED", 422, final;
@@ -105,13 +106,13 @@ error_codes! {
     NotFound = "NOT_FOUND", 404, final;
     /// The resource is in a state that does not allow this.
     Conflict = "CONFLICT", 409, final;
-    /// The resource existed once.
+    /// The resource does not exist any more.
     Gone = "GONE", 410, final;
-    /// Another service that this one needs has failed.
+    /// A service that this one depends on has failed.
     DependencyError = "DEPENDENCY_ERROR", 502, retry;
     /// The idempotency key was used before, with other arguments.
     IdempotencyConflict = "IDEMPOTENCY_CONFLICT", 409, final;
-    /// The first request with this idempotency key still runs.
+    /// The first request with this idempotency key is still running.
     IdempotencyProcessing = "IDEMPOTENCY_PROCESSING", 409, retry;
     /// No asynchronous operation has this id.
     AsyncOperationNotFound = "ASYNC_OPERATION_NOT_FOUND", 404, final;
@@ -131,7 +132,7 @@ error_codes! {
     FunctionMaintenance = "FUNCTION_MAINTENANCE", 503, retry;
     /// No replay has this id.
     ReplayNotFound = "REPLAY_NOT_FOUND", 404, final;
-    /// The request was kept for replay, and that time is over.
+    /// The request was kept for replay, and has expired.
     ReplayExpired = "REPLAY_EXPIRED", 410, final;
     /// The request was replayed before.
     ReplayAlreadyComplete = "REPLAY_ALREADY_COMPLETE", 409, final;
@@ -151,7 +152,7 @@ impl ApplicationCode {
     }
 }
 
-/// A text that is no error code.
+/// The text is not an error code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("an error code must be SCREAMING_SNAKE_CASE of at most 128 bytes")]
 pub struct InvalidErrorCode;

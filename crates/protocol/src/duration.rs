@@ -1,11 +1,11 @@
-//! Spans of time as `{"value": 30, "unit": "second"}`.
+//! Durations as they are on the wire: `{"value": 30, "unit": "second"}`.
 
 use std::fmt;
 use std::time;
 
 use serde::{Deserialize, Serialize};
 
-/// A span of time in the unit that its sender chose, which is kept: an answer echoes `1 hour` as such, not as 3600000
+/// A duration in the unit that its sender chose. The unit is kept: an answer echoes `1 hour` as such, not as 3600000
 /// milliseconds.
 ///
 /// ```
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Duration {
-    /// How many of the unit; 0 is allowed here, and whether it makes sense is for its user to say.
+    /// How many of the unit. Whether 0 is allowed depends on what the duration is for.
     pub value: u64,
     /// The unit.
     pub unit: Unit,
@@ -56,7 +56,7 @@ impl Unit {
         Unit::Millisecond,
     ];
 
-    /// The unit as it stands on the wire, which is the English singular too.
+    /// The unit as it is on the wire, which is also its English singular.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Millisecond => "millisecond",
@@ -91,17 +91,17 @@ impl fmt::Display for Unit {
 }
 
 impl Duration {
-    /// So many of that unit.
+    /// That many of a unit.
     pub const fn new(value: u64, unit: Unit) -> Self {
         Self { value, unit }
     }
 
-    /// So many milliseconds.
+    /// That many milliseconds.
     pub const fn millis(value: u64) -> Self {
         Self::new(value, Unit::Millisecond)
     }
 
-    /// The same time for computing with.
+    /// The same duration as a [`std::time::Duration`].
     pub fn to_std(self) -> Result<time::Duration, DurationOverflow> {
         if self.unit == Unit::Millisecond {
             return Ok(time::Duration::from_millis(self.value));
@@ -113,8 +113,7 @@ impl Duration {
             .ok_or(DurationOverflow(self))
     }
 
-    /// The same time in the longest unit that has no remainder, without what is below a millisecond. Nothing at all is 0
-    /// milliseconds.
+    /// The duration in the longest unit that leaves no remainder. Parts of a millisecond are cut off, and zero is 0 milliseconds.
     pub fn from_std(time: time::Duration) -> Self {
         // Half a billion years of milliseconds do not fit, and there whole seconds are exact enough.
         let Ok(millis) = u64::try_from(time.as_millis()) else {

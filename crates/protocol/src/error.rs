@@ -1,4 +1,4 @@
-//! Errors as they stand in an answer.
+//! Errors as an answer lists them: a code for programs, a message for people, and where in the request the problem is.
 
 use serde::de::{Deserializer, Error as _};
 use serde::ser::{SerializeMap, Serializer};
@@ -14,16 +14,16 @@ pub struct ErrorObject {
     pub code: ErrorCode,
     /// For people.
     pub message: String,
-    /// What in the request it is about, where it is about one place.
+    /// Where in the request the problem is, if it is in one place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// What the code alone does not say, for programs.
+    /// More about the problem, for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Map<String, Value>>,
 }
 
 impl ErrorObject {
-    /// An error about no place in particular and without details.
+    /// An error without source and details.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -33,14 +33,14 @@ impl ErrorObject {
         }
     }
 
-    /// Says which place in the request it is about.
+    /// Sets the place in the request.
     #[must_use]
     pub fn at(mut self, pointer: Pointer) -> Self {
         self.source = Some(Source::Pointer(pointer));
         self
     }
 
-    /// Says at which byte of the body it is, counted from 0.
+    /// Sets the byte of the body, counted from 0.
     #[must_use]
     pub fn at_position(mut self, position: usize) -> Self {
         self.source = Some(Source::Position(position));
@@ -60,7 +60,7 @@ impl ErrorObject {
 /// What in the request an error is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A member or an element; where it is missing, the place where it should stand.
+    /// A member or an element. One that is missing is named by where it should be.
     Pointer(Pointer),
     /// A byte of the body, counted from 0; the body's length where it ends too early.
     Position(usize),
@@ -117,12 +117,12 @@ impl Errors {
         self.0.push(error);
     }
 
-    /// All of them, never none.
+    /// All of them; at least one.
     pub fn as_slice(&self) -> &[ErrorObject] {
         &self.0
     }
 
-    /// One after the other.
+    /// The errors in their order.
     pub fn iter(&self) -> std::slice::Iter<'_, ErrorObject> {
         self.0.iter()
     }

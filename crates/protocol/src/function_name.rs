@@ -1,4 +1,4 @@
-//! The names of functions.
+//! The names of functions: dotted, or URNs. Those of the protocol itself are reserved.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ impl FunctionName {
     const MAX_BYTES: usize = 255;
     const WHAT: &'static str = "a function name";
 
-    /// Whether the protocol keeps this name for itself, so that no application may register it.
+    /// Whether the name is reserved for the protocol, so that no application may register it.
     pub fn is_reserved(&self) -> bool {
         self.0.starts_with("forrst.") || self.0.starts_with("urn:cline:forrst:")
     }
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_function_names() {
+    fn other_texts_are_not_function_names() {
         for text in [
             "",
             "charge",

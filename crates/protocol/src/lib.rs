@@ -91,11 +91,10 @@ pub use version::{
 };
 pub use write::ObjectWriter;
 
-/// How many objects and arrays may stand inside each other in a request, the request itself counted.
+/// How deep objects and arrays may be nested in a request, the request itself included.
 pub const MAX_NESTING: usize = 64;
 
 /// The largest request body that a server accepts unless told otherwise, in bytes (1 MiB).
 ///
-/// [`Request::parse`] does not enforce it: the transport must stop reading long before there is
-/// anything to parse.
+/// [`Request::parse`] does not enforce it: the transport has to stop reading before there is anything to parse.
 pub const DEFAULT_MAX_BODY_BYTES: usize = 1024 * 1024;

@@ -1,28 +1,29 @@
-//! The id of a request, and what all the names on the wire have in common.
+//! The id of a request, and what all names on the wire have in common: they are checked when they are parsed, are at most 256
+//! bytes, and are cheap to clone.
 
 use std::sync::Arc;
 
-/// Why a text is no [`RequestId`], [`FunctionName`](crate::FunctionName) or [`Urn`](crate::Urn).
+/// Why a text is not a [`RequestId`], [`FunctionName`](crate::FunctionName) or [`Urn`](crate::Urn).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidName {
-    /// Nothing was given.
+    /// The text is empty.
     #[error("{what} must not be empty")]
     Empty {
         /// What kind of name was expected, with its article.
         what: &'static str,
     },
-    /// More bytes were given than are allowed.
+    /// The text has more bytes than are allowed.
     #[error("{what} must be at most {limit} bytes long, and this one has {actual}")]
     TooLong {
         /// What kind of name was expected, with its article.
         what: &'static str,
         /// The most bytes allowed.
         limit: usize,
-        /// The bytes given.
+        /// The bytes of the text.
         actual: usize,
     },
-    /// The text has another form than such a name.
+    /// The text does not have the form of such a name.
     #[error("{what} must be {form}")]
     Malformed {
         /// What kind of name was expected, with its article.
@@ -55,7 +56,7 @@ pub(crate) fn check_length(
 macro_rules! name {
     ($name:ident) => {
         impl $name {
-            /// Reads one, or says why the text is none.
+            /// Parses a name, or says why the text is not one.
             pub fn parse(text: &str) -> Result<Self, $crate::InvalidName> {
                 Self::check(text)?;
                 Ok(Self(text.into()))
@@ -120,7 +121,7 @@ macro_rules! name {
 }
 pub(crate) use name;
 
-/// What a client calls its request, to know the answer by: 1 to 256 bytes of any text.
+/// The client's name for a request, which its answer repeats: 1 to 256 bytes of any text.
 ///
 /// It may hold control characters, so it must be escaped before it goes into a header or a log line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

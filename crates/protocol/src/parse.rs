@@ -67,8 +67,7 @@ fn not_an_object(text: &str) -> Rejection {
 
 fn nested_too_deep(position: usize) -> ErrorObject {
     let message = format!(
-        "Objects and arrays may stand inside each other {MAX_NESTING} deep, \
-         and the bracket at byte {position} is deeper"
+        "Objects and arrays may be nested {MAX_NESTING} deep, and the bracket at byte {position} is deeper"
     );
     ErrorObject::new(ErrorCode::InvalidRequest, message)
         .at_position(position)
@@ -84,7 +83,7 @@ mod tests {
         serde_json::to_string(request).unwrap()
     }
 
-    /// Mostly what belongs there, so that most of the whole requests are accepted.
+    /// Mostly valid values, so that most of the requests are accepted.
     fn value_of(key: &'static str) -> impl Strategy<Value = String> {
         let right = match key {
             "protocol" => r#"{"version": "0.1.7", "name": "forrst", "x": []}"#,

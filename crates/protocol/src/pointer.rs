@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pointer(String);
 
-/// A text that is no JSON pointer.
+/// The text is not a JSON pointer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a JSON pointer is empty or starts with `/`, and has `~` only in `~0` and `~1`; found {0:?}"
@@ -24,7 +24,7 @@ pub struct Pointer(String);
 pub struct InvalidPointer(String);
 
 impl Pointer {
-    /// The pointer to the whole request, which is the empty text.
+    /// The pointer to the whole request, which is the empty string.
     pub const fn root() -> Self {
         Self(String::new())
     }
@@ -62,8 +62,8 @@ impl Pointer {
         self
     }
 
-    /// As [`key`](Self::key), for a name that a caller chose: `None` when the pointer would have more than 512 bytes. A key of half a
-    /// megabyte must not stand in every error below it.
+    /// As [`key`](Self::key), for a name that a caller chose: `None` when the pointer would have more than 512 bytes. Otherwise a
+    /// key of half a megabyte would be repeated by every error below it.
     pub fn key_within_limit(&self, name: &str) -> Option<Self> {
         const MAX_BYTES: usize = 512;
         if self.0.len() + name.len() >= MAX_BYTES {
@@ -73,7 +73,7 @@ impl Pointer {
         (longer.0.len() <= MAX_BYTES).then_some(longer)
     }
 
-    /// The element at that place in the array pointed at.
+    /// The element at that index of the array pointed at.
     #[must_use]
     pub fn index(mut self, index: usize) -> Self {
         self.0.push('/');

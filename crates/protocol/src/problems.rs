@@ -1,4 +1,5 @@
-//! All that is wrong with a request, gathered while reading goes on, in an answer of bounded size.
+//! Collects everything that is wrong with a request while it is read. The list is bounded, and so is what a message repeats of the
+//! request: a bad request must not cause an answer many times its size.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -11,7 +12,7 @@ pub const MAX_PROBLEMS: usize = 64;
 /// The most bytes of a caller's text that a message repeats, for the same reason.
 const MAX_EXCERPT: usize = 128;
 
-/// The most bytes of a message that others wrote, such as a parser's.
+/// The most bytes of a message that another crate wrote, such as a parser's.
 const MAX_MESSAGE: usize = 512;
 
 /// The problems with one request: those that fit into an answer, and how many more there are.
@@ -29,7 +30,7 @@ impl Default for Problems {
 }
 
 impl Problems {
-    /// Lists at most so many, and one at least.
+    /// Lists at most that many, and at least one.
     pub fn at_most(most: usize) -> Self {
         Self {
             listed: Vec::new(),
@@ -38,7 +39,7 @@ impl Problems {
         }
     }
 
-    /// Keeps a problem, or only counts it where there are enough; then it is not even worded.
+    /// Keeps a problem, or only counts it when the list is full: then its message is not made.
     pub fn note(&mut self, problem: impl FnOnce() -> ErrorObject) {
         if self.listed.len() < self.most {
             self.listed.push(problem());
@@ -57,7 +58,7 @@ impl Problems {
         self.listed.is_empty() && self.unlisted == 0
     }
 
-    /// The errors to answer, if there are any; the last one says how many were left out.
+    /// The errors of the answer, if there are any; the last one says how many were left out.
     pub fn into_errors(mut self) -> Option<Errors> {
         const UNLISTED: &str = "unlisted";
         let more = |unlisted: usize| {
@@ -114,8 +115,8 @@ pub fn excerpt(text: &str) -> Cow<'_, str> {
     cut(text, MAX_EXCERPT)
 }
 
-/// The beginning of a message that somebody else wrote and that may repeat what a caller sent: 512 bytes at most, and no more
-/// than that is ever written.
+/// The beginning of a message of another crate, which may repeat what a caller sent: 512 bytes at most, and no more than that
+/// is ever formatted.
 pub fn short_message(message: impl fmt::Display) -> String {
     struct Start(String);
     impl Write for Start {

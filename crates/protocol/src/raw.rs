@@ -1,4 +1,4 @@
-//! JSON that nobody has looked into yet.
+//! JSON that is kept as its text until it is needed. What a request passes on to a function is never converted on the way.
 
 use std::borrow::Cow;
 use std::fmt;

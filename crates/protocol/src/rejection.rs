@@ -1,4 +1,5 @@
-//! Why a request was not accepted.
+//! A request that could not be read: all of its problems, and its id where that could be read, so that the client gets one answer
+//! with everything that it has to fix.
 
 use crate::{Errors, RequestId, Response};
 
@@ -31,7 +32,7 @@ impl Rejection {
         &self.errors
     }
 
-    /// Whether objects and arrays stand deeper inside each other than is allowed.
+    /// Whether objects and arrays are nested deeper than is allowed.
     pub fn is_nested_too_deep(&self) -> bool {
         let mut details = self
             .errors

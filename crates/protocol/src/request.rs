@@ -1,4 +1,5 @@
-//! What a client sends.
+//! A request: which function to call with which arguments, and the extensions to apply. A server gets it from
+//! [`Request::parse`], a client builds it.
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
@@ -28,15 +29,15 @@ use crate::{FunctionName, PROTOCOL_VERSION, RawObject, Rejection, RequestId, Urn
 /// ```
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
-    // Not public, since only a version that is spoken here may stand in it.
+    // Not public, so that it is always a supported version.
     protocol: Version,
-    /// What the answer will be known by.
+    /// The answer repeats it.
     pub id: RequestId,
     /// What to call.
     pub call: Call<'a>,
-    /// What the caller wants every function down the line to know.
+    /// What the caller passes on to the function, and to those that it calls in turn.
     pub context: Option<RawObject<'a>>,
-    /// What to do around the call.
+    /// The extensions to apply, in any order.
     pub extensions: Vec<ExtensionRequest<'a>>,
 }
 
@@ -45,25 +46,25 @@ pub struct Request<'a> {
 pub struct Call<'a> {
     /// Its name.
     pub function: FunctionName,
-    /// Its version; none means the highest stable one there is.
+    /// Its version; `None` means the highest stable one.
     pub version: Option<Version>,
     /// Its arguments, `{}` where none were sent.
     pub arguments: RawObject<'a>,
 }
 
-/// An extension that the request wants to be applied.
+/// An extension that a request asks for.
 #[derive(Debug, Clone)]
 pub struct ExtensionRequest<'a> {
     /// Which extension.
     pub urn: Urn,
-    /// What it is told.
+    /// Its options.
     pub options: Option<RawObject<'a>>,
-    /// Whether the request must fail where the server does not know the extension.
+    /// Whether the request has to fail if the server does not know the extension.
     pub required: bool,
 }
 
 impl<'a> Request<'a> {
-    /// Reads a request from the body of a message, or says everything that is wrong with it.
+    /// Parses a request from the body of a message, or says everything that is wrong with it.
     ///
     /// Arguments, context and options stay where they are in `body`. They are known to be JSON objects without
     /// repeated keys, and nothing else about them is.
@@ -97,7 +98,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Asks for one version of the function.
+    /// Calls this version of the function.
     #[must_use]
     pub fn with_version(mut self, version: Version) -> Self {
         self.call.version = Some(version);
@@ -111,7 +112,7 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// Sends context along.
+    /// Sends this context.
     #[must_use]
     pub fn with_context(mut self, context: RawObject<'a>) -> Self {
         self.context = Some(context);
@@ -125,7 +126,7 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// The version of the protocol that the request speaks.
+    /// The version of the protocol that the request is written in.
     pub fn protocol_version(&self) -> &Version {
         &self.protocol
     }
@@ -158,7 +159,7 @@ impl Call<'_> {
 }
 
 impl<'a> ExtensionRequest<'a> {
-    /// An extension without options, which the server must know.
+    /// An extension without options that the server has to know.
     pub fn new(urn: Urn) -> Self {
         Self {
             urn,
@@ -167,14 +168,14 @@ impl<'a> ExtensionRequest<'a> {
         }
     }
 
-    /// Tells the extension something.
+    /// Sets the options.
     #[must_use]
     pub fn with_options(mut self, options: RawObject<'a>) -> Self {
         self.options = Some(options);
         self
     }
 
-    /// Lets the request go on where the server does not know the extension.
+    /// Lets the request go on if the server does not know the extension.
     #[must_use]
     pub fn optional(mut self) -> Self {
         self.required = false;

@@ -1,4 +1,5 @@
-//! What a server answers.
+//! A response: a result, or at least one error, and the data of the extensions that the request asked for. A server writes it
+//! straight into the buffer that is sent.
 
 mod wire;
 
@@ -35,7 +36,7 @@ pub struct Response {
     node: Option<Arc<str>>,
 }
 
-/// What an extension has to say about a request.
+/// What an extension adds to a response.
 #[derive(Debug, Clone)]
 pub struct ExtensionData {
     urn: Urn,
@@ -43,7 +44,7 @@ pub struct ExtensionData {
 }
 
 impl ExtensionData {
-    /// What the extension of that name has to say.
+    /// The data of the extension of that name.
     pub fn new(urn: Urn, data: RawObject<'static>) -> Self {
         Self { urn, data }
     }
@@ -53,14 +54,14 @@ impl ExtensionData {
         &self.urn
     }
 
-    /// What it says.
+    /// The data.
     pub fn data(&self) -> &RawObject<'static> {
         &self.data
     }
 }
 
 impl Response {
-    /// The answer of a function that returned. Fails only where the value cannot be written as JSON.
+    /// The response of a function that succeeded. Fails only if the value cannot be written as JSON.
     pub fn success<T: Serialize + ?Sized>(
         id: RequestId,
         result: &T,
@@ -68,12 +69,12 @@ impl Response {
         Ok(Self::success_raw(id, to_raw_value(result)?))
     }
 
-    /// The answer of a function whose result is written already.
+    /// The response of a function whose result is JSON already.
     pub fn success_raw(id: RequestId, result: Box<RawValue>) -> Self {
         Self::from_outcome(Some(id), Ok(result))
     }
 
-    /// The answer to a request that failed; its id where it could be read.
+    /// The response to a request that failed, with its id where that could be read.
     pub fn failure(id: Option<RequestId>, errors: impl Into<Errors>) -> Self {
         Self::from_outcome(id, Err(errors.into()))
     }
@@ -88,40 +89,40 @@ impl Response {
         }
     }
 
-    /// Reads the answer from the body of a message.
+    /// Parses a response from the body of a message.
     pub fn parse(body: &[u8]) -> Result<Self, InvalidResponse> {
         wire::response(body)
     }
 
-    /// Adds what an extension has to say.
+    /// Adds the data of an extension.
     #[must_use]
     pub fn with_extension(mut self, urn: Urn, data: RawObject<'static>) -> Self {
         self.extensions.push(ExtensionData { urn, data });
         self
     }
 
-    /// What all extensions have to say.
+    /// Sets the data of all extensions.
     #[must_use]
     pub fn with_extensions(mut self, extensions: Vec<ExtensionData>) -> Self {
         self.extensions = extensions;
         self
     }
 
-    /// Names another request than the one that was answered, for those that send requests on under ids of their own.
+    /// Sets the id of another request, for proxies that forward requests under ids of their own.
     #[must_use]
     pub fn with_id(mut self, id: RequestId) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// Says which node answered.
+    /// Sets the node that answered.
     #[must_use]
     pub fn with_node(mut self, node: impl Into<Arc<str>>) -> Self {
         self.node = Some(node.into());
         self
     }
 
-    /// The version of the protocol that the answer speaks.
+    /// The version of the protocol that the response is written in.
     pub fn protocol_version(&self) -> &Version {
         &self.protocol
     }
@@ -136,17 +137,17 @@ impl Response {
         self.outcome.as_deref()
     }
 
-    /// The result as JSON text, or what went wrong, for keeping.
+    /// The result as JSON text, or what went wrong, by value.
     pub fn into_result(self) -> Result<Box<RawValue>, Errors> {
         self.outcome
     }
 
-    /// What the extensions have to say.
+    /// The data of the extensions.
     pub fn extensions(&self) -> &[ExtensionData] {
         &self.extensions
     }
 
-    /// What the extension of that name has to say.
+    /// The data of the extension of that name.
     pub fn extension(&self, urn: &str) -> Option<&RawObject<'static>> {
         self.extensions
             .iter()
@@ -154,12 +155,12 @@ impl Response {
             .map(ExtensionData::data)
     }
 
-    /// The node that answered, if it said so.
+    /// The node that answered, if the response names it.
     pub fn node(&self) -> Option<&str> {
         self.node.as_deref()
     }
 
-    /// The HTTP status that belongs to this answer.
+    /// The HTTP status of this response.
     pub fn http_status(&self) -> u16 {
         match &self.outcome {
             Ok(_) => 200,
@@ -169,11 +170,11 @@ impl Response {
 }
 
 impl Response {
-    /// Appends the answer as JSON.
+    /// Appends the response as JSON.
     pub fn write_json(&self, text: &mut String) {
         text.push_str(r#"{"protocol":{"name":"forrst","version":"#);
         if self.protocol == PROTOCOL_VERSION {
-            // Nearly every answer says this.
+            // Nearly every response has this one.
             push_string(text, PROTOCOL_VERSION_TEXT);
         } else {
             push_string(text, &self.protocol.to_string());

@@ -1,8 +1,8 @@
 //! Finds the parts of a JSON text, in one pass that converts nothing.
 //!
-//! A request is read three levels deep and is otherwise passed on as it is, so this is where most of its reading happens. The
-//! scanner accepts exactly what `serde_json` accepts (the tests compare them on whole, damaged and random texts), says nothing
-//! about what is wrong with other texts, and does not recurse. On its way it watches for keys that are repeated.
+//! Most of a request is passed on as it is, so this is how most of it is read. The scanner accepts exactly what `serde_json`
+//! accepts (the tests compare the two on whole, damaged and random texts), says nothing about what is wrong with other texts, and
+//! does not recurse. It also watches for keys that may be repeated.
 
 use std::borrow::Cow;
 
@@ -34,7 +34,7 @@ pub(crate) struct Open {
     first_key: usize,
 }
 
-/// An object with more keys has to be looked at separately: comparing each with all before it would take too long.
+/// An object with more keys is searched for repeated ones separately: comparing each with all before it would take too long.
 const MAX_COMPARED: usize = 16;
 
 impl<'a> Scanner<'a> {
@@ -134,7 +134,7 @@ impl<'a> Scanner<'a> {
         Ok(self.since(start))
     }
 
-    /// Nothing but space is left.
+    /// Succeeds if nothing but white space is left.
     pub(crate) fn end(&mut self) -> Scanned<()> {
         match self.peek() {
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! Uniform resource names, by which extensions are known.
+//! Uniform resource names, by which requests name extensions. They are compared byte by byte.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use crate::names::{InvalidName, check_length, name};
 
 /// A uniform resource name in the sense of RFC 8141, such as `urn:forrst:ext:atomicLock`, of at most 255 bytes.
 ///
-/// Compared byte by byte: RFC 8141's equivalence (`URN:` is `urn:`) would make two spellings of one
-/// extension out of what clients send and servers echo.
+/// Compared byte by byte. By RFC 8141, `URN:` and `urn:` would be equivalent, and an answer could echo another spelling than the
+/// request used.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Urn(Arc<str>);
 
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_urn_is_none() {
+    fn what_only_looks_like_a_urn_is_not_one() {
         for text in [
             "",
             "urn",

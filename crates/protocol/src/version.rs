@@ -1,4 +1,4 @@
-//! Semantic versions, and which versions of the protocol are spoken here.
+//! Semantic versions, and which versions of the protocol are supported.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,19 +20,19 @@ pub(crate) const PROTOCOL_VERSION_TEXT: &str = "0.1.0";
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(semver::Version);
 
-/// Why a text is no [`Version`].
+/// Why a text is not a [`Version`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidVersion {
-    /// It has not the form of a semantic version.
+    /// It is not a semantic version.
     #[error("a version must be semantic like `1.0.0`: {0}")]
     NotSemantic(#[from] semver::Error),
-    /// More bytes were given than are allowed.
+    /// It has more bytes than are allowed.
     #[error("a version must be at most {limit} bytes long, and this one has {actual}")]
     TooLong {
         /// The most bytes allowed.
         limit: usize,
-        /// The bytes given.
+        /// The bytes of the text.
         actual: usize,
     },
 }
@@ -45,7 +45,7 @@ impl Version {
         Self(semver::Version::new(major, minor, patch))
     }
 
-    /// Reads a version, or says why the text is none.
+    /// Parses a version, or says why the text is not one.
     pub fn parse(text: &str) -> Result<Self, InvalidVersion> {
         if text.len() > Self::MAX_BYTES {
             return Err(InvalidVersion::TooLong {
@@ -61,7 +61,7 @@ impl Version {
         self.0.major
     }
 
-    /// Whether this is no pre-release: what a call without a version may be given.
+    /// Whether this is not a pre-release. A call without a version gets the highest stable one.
     pub fn is_stable(&self) -> bool {
         self.0.pre.is_empty()
     }
@@ -94,7 +94,7 @@ impl<'de> Deserialize<'de> for Version {
     }
 }
 
-/// A version of the protocol that is not spoken here.
+/// A version of the protocol that is not supported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Unsupported protocol version: {requested}")]
 pub struct UnsupportedVersion {
@@ -102,7 +102,7 @@ pub struct UnsupportedVersion {
     pub requested: Version,
 }
 
-/// The version to answer in, for a request of the given version: any of a supported major will do.
+/// The version to answer in. Any version of a supported major is accepted.
 pub fn negotiate(requested: &Version) -> Result<&'static Version, UnsupportedVersion> {
     if requested.major() == PROTOCOL_VERSION.major() {
         Ok(&PROTOCOL_VERSION)

@@ -1,4 +1,5 @@
-//! What each member of the envelope must be.
+//! What each member of the envelope has to be. Each check notes what is wrong and goes on, so that all problems are reported
+//! together.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -15,7 +16,7 @@ use crate::{
     Rejection, Request, RequestId, Urn, Version, negotiate,
 };
 
-/// Makes a request of its parts. Where a part is not what it must be, that is noted, and the part is none.
+/// Makes a request of its parts. A part that is not what it has to be is noted as a problem.
 pub(super) struct Reader<'a> {
     pub(super) problems: Problems,
     /// `None` where the text is nested too deep, since the search takes memory for every level.
@@ -230,7 +231,7 @@ impl<'a> Reader<'a> {
         if text.is_none() {
             self.problems.invalid(path, || {
                 format!(
-                    "`{path}` has an escape that is half of a surrogate pair, which is no Unicode"
+                    "`{path}` has an escape that is half of a surrogate pair, which is not Unicode"
                 )
             });
         }
@@ -238,7 +239,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whatever is absent was noted, so this is not reached; and if it were, refusing would be the safe mistake.
+/// Whatever is absent was noted, so this is never reached. If it were, to refuse the request is safe.
 fn incomplete() -> Errors {
     ErrorObject::new(ErrorCode::InvalidRequest, "The request is incomplete").into()
 }

@@ -1,16 +1,17 @@
-//! Objects taken apart one level deep, their members left raw.
+//! Finds the members of an object by their names, and leaves them raw. A name that is repeated is a problem: which of the two is
+//! meant is not known.
 
 use super::path::Path;
 use crate::problems::Problems;
 use crate::scan::{NotJson, Scanner, unescape};
 
-/// What an object has under one of the names asked for.
+/// A member of an object, by its name.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) enum Member<T> {
     #[default]
     Absent,
     Present(T),
-    /// More than once, which has been noted as a problem: which one is meant is not known.
+    /// More than once, which has been noted as a problem.
     Repeated,
 }
 
@@ -23,14 +24,14 @@ impl<T> Member<T> {
             Self::Absent => Self::Present(value),
             Self::Repeated => Self::Repeated,
             Self::Present(_) => {
-                problems.invalid(path, || format!("`{path}` stands there more than once"));
+                problems.invalid(path, || format!("`{path}` appears more than once"));
                 Self::Repeated
             }
         };
     }
 }
 
-/// The members of these names of the object that comes next. All others are passed over.
+/// The members with these names of the object that comes next. All others are skipped.
 pub(super) fn named<'a, const N: usize>(
     scanner: &mut Scanner<'a>,
     names: &[&'static str; N],

@@ -1,11 +1,11 @@
-//! Where the reader is in a request.
+//! Where the reader is in a request. A path is linked to its parent, so that it costs nothing until there is a problem to report.
 
 use std::fmt;
 
 use crate::problems::Problems;
 use crate::{ErrorCode, ErrorObject, Pointer};
 
-/// A place in the request, linked to the place that it is in, so that it costs nothing until there is a problem.
+/// A place in the request, linked to the one that contains it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Path<'p> {
     Root,
@@ -37,7 +37,7 @@ impl Problems {
     }
 }
 
-/// As a programmer would write it: `extensions[0].urn`.
+/// As in code: `extensions[0].urn`.
 impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,8 +1,7 @@
-//! Objects whose keys mean something else to another reader.
+//! Finds keys that mean something else to another reader.
 //!
-//! `{"amount": 1, "amount": 100}` is JSON, and what it means depends on who reads it: a proxy that checks the first
-//! amount and a function that charges the second make a hole between them. So do keys that are no Unicode, and the one that
-//! [`serde_json`] keeps for itself.
+//! `{"amount": 1, "amount": 100}` is JSON, and what it means depends on the reader: a proxy may check the first amount, and
+//! the function charge the second. The same goes for keys that are not Unicode, and for the one that [`serde_json`] reserves.
 
 use std::borrow::Cow;
 
@@ -13,11 +12,11 @@ use crate::problems::{Excerpt, Problems};
 use crate::scan::{NotJson, Open, Scanner, unescape};
 use crate::{ErrorCode, ErrorObject, Pointer};
 
-/// `serde_json` takes an object that begins with this key for whatever JSON text stands behind it: what was checked is not
-/// what a function would be given.
+/// `serde_json` replaces an object that begins with this key by the JSON text behind it, so a function would be given something
+/// else than was checked.
 const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
-/// The search for them, which keeps its memory from one object to the next.
+/// The search, which reuses its memory from one object to the next.
 #[derive(Default)]
 pub(super) struct RepeatedKeys<'a> {
     levels: SmallVec<[Level<'a>; 4]>,
@@ -25,7 +24,7 @@ pub(super) struct RepeatedKeys<'a> {
 }
 
 impl<'a> RepeatedKeys<'a> {
-    /// Notes every key that stands more than once in one object, at any depth of the given one.
+    /// Notes every key that appears more than once in one object, at any depth of the given one.
     pub(super) fn note(&mut self, object: &'a str, path: Path<'_>, problems: &mut Problems) {
         let walk = Walk {
             path,
@@ -121,14 +120,14 @@ impl<'a> Walk<'a, '_> {
         Ok(())
     }
 
-    /// Sorting brings equal keys together without a table, and its cost has no worst case that a sender could aim at.
+    /// Sorting brings equal keys together without a hash table, whose worst case a sender could provoke.
     fn compare_keys(&mut self, first_key: usize) {
         let keys = &mut self.keys[first_key..];
         keys.sort_unstable_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
         for same in keys.chunk_by(|a, b| a == b).filter(|same| same.len() > 1) {
             let key = &same[0];
             self.problems.note(|| {
-                let message = format!("The key {} stands there more than once", Excerpt(key));
+                let message = format!("The key {} appears more than once", Excerpt(key));
                 let pointer = pointer(self.path, self.levels, Some(key));
                 ErrorObject::new(ErrorCode::InvalidRequest, message).at(pointer)
             });
@@ -144,7 +143,7 @@ impl<'a> Walk<'a, '_> {
         });
     }
 
-    /// Readers make the same replacement character out of different broken keys, or fail, or keep them apart.
+    /// Some readers replace what is broken in a key, so that different keys become equal; some fail; some keep them apart.
     fn note_key_that_is_not_unicode(&mut self) {
         let around = self
             .levels
@@ -152,14 +151,14 @@ impl<'a> Walk<'a, '_> {
             .map_or(&[][..], |(_, around)| around);
         self.problems.note(|| {
             let message =
-                "A key has an escape that is half of a surrogate pair, which is no Unicode";
+                "A key has an escape that is half of a surrogate pair, which is not Unicode";
             let pointer = pointer(self.path, around, None);
             ErrorObject::new(ErrorCode::InvalidRequest, message).at(pointer)
         });
     }
 }
 
-/// The pointer to a key of the innermost open object; where that is too long, to the closest place around it that is not.
+/// The pointer to a key of the innermost open object, or the longest part of it that is within the limit.
 fn pointer(path: Path<'_>, levels: &[Level<'_>], key: Option<&str>) -> Pointer {
     let mut pointer = path.to_pointer();
     let steps = levels.iter().map(|level| match level {

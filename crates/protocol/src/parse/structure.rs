@@ -1,4 +1,5 @@
-//! How deep objects and arrays of a JSON text lie inside each other.
+//! How deep the objects and arrays of a JSON text are nested, found before anything else is read, so that a hostile text costs no
+//! memory for its levels.
 
 /// The position of the first bracket that opens deeper than `limit`.
 pub(super) fn first_bracket_deeper_than(limit: usize, text: &str) -> Option<usize> {
@@ -23,7 +24,7 @@ pub(super) fn first_bracket_deeper_than(limit: usize, text: &str) -> Option<usiz
     None
 }
 
-/// In short runs, each counted in a byte, so that the compiler makes vector instructions of it.
+/// In runs that are counted in one byte, so that the compiler vectorises it.
 fn count_of_opening_brackets(bytes: &[u8]) -> usize {
     let count = |run: &[u8]| -> u8 { run.iter().map(|byte| u8::from(byte | 0x20 == b'{')).sum() };
     bytes.chunks(255).map(|run| usize::from(count(run))).sum()

@@ -1,8 +1,9 @@
-//! Where exactly a text stops being JSON.
+//! The byte at which a text stops being JSON.
 //!
-//! `serde_json` names a line and a column, which point one past the byte that it read last. That is the offending
-//! byte nearly always; the exceptions are put right here, so that `source.position` is always the length of the longest
-//! beginning of the body that could still become JSON.
+//! `serde_json` names a line and a column, which point one past the byte that it read last. That is nearly always the offending
+//! byte. The exceptions are corrected here, so that `source.position` is always the length of the longest prefix of the body that
+//! could still become JSON. `serde_json` has no codes for its errors, so they are recognised by their messages; the tests compare
+//! every position with that of an independent search.
 
 use serde::de::IgnoredAny;
 use serde_json::error::Category;

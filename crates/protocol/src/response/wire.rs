@@ -1,4 +1,4 @@
-//! Reading an answer, where it is not known yet to be a legal one.
+//! Reading a response of a server that may be any server: what is not a legal response is an error that says why.
 
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde_json::value::RawValue;
@@ -8,26 +8,26 @@ use crate::{
     Errors, PROTOCOL_NAME, RawObject, RequestId, UnsupportedVersion, Urn, Version, negotiate,
 };
 
-/// Why a body is no [`Response`].
+/// Why a body is not a [`Response`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidResponse {
-    /// It is not JSON, or a part of it has another form than it must have.
+    /// It is not JSON, or a part of it has the wrong form.
     #[error("the response cannot be read: {0}")]
     Unreadable(#[from] serde_json::Error),
     /// It is a message of another protocol.
     #[error("`protocol.name` must be \"forrst\", found {0:?}")]
     OtherProtocol(String),
-    /// It speaks a version of the protocol that is not spoken here.
+    /// Its version of the protocol is not supported.
     #[error(transparent)]
     UnsupportedVersion(#[from] UnsupportedVersion),
-    /// It has errors, and a result all the same.
+    /// It has both errors and a result.
     #[error("the response has `errors`, so its `result` must be null")]
     ResultAndErrors,
-    /// It has no errors, and no result either.
+    /// It has neither errors nor a result.
     #[error("the response has neither `result` nor `errors`")]
     NeitherResultNorErrors,
-    /// It has a result, and does not say to which request.
+    /// It has a result, and does not say for which request.
     #[error("the response has a result, so its `id` must not be null")]
     ResultWithoutId,
 }
@@ -65,7 +65,7 @@ struct WireMeta {
     node: Option<String>,
 }
 
-/// What stands there, where null is a value and not absence.
+/// A member that is present, where null is a value and not absence.
 fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -108,7 +108,7 @@ impl TryFrom<Wire> for Response {
 }
 
 impl WireExtension {
-    /// An extension that a server only names says nothing, and is not kept.
+    /// An extension without data is not kept.
     fn with_data(self) -> Option<ExtensionData> {
         let urn = self.urn;
         self.data.map(|data| ExtensionData { urn, data })

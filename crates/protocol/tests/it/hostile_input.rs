@@ -1,11 +1,12 @@
-//! Bodies made to cost more than they are worth.
+//! Bodies that are made to cost more time or memory than their size.
 
 use std::time::Duration;
 
 use forrst_protocol::{DEFAULT_MAX_BODY_BYTES, Rejection, Request, Response};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Of this thread's own time, which no other program delays. Generous for a slow machine and an unoptimised build, and far below what anything quadratic takes.
+/// Of this thread's own CPU time, which no other program delays. Generous for an unoptimised build on a slow machine, and far below
+/// what anything quadratic takes.
 const SOON: Duration = Duration::from_secs(10);
 
 fn request(arguments: &str, extensions: &str) -> String {
@@ -35,7 +36,7 @@ fn joined(count: usize, item: impl Fn(usize) -> String) -> String {
 }
 
 #[test]
-fn an_object_of_100_000_keys_is_no_quadratic_work() {
+fn an_object_of_100_000_keys_is_read_in_less_than_quadratic_time() {
     let members = joined(100_000, |index| format!(r#""k{index}":1"#));
     assert!(parse_soon(&request(&format!("{{{members}}}"), "[]")).is_ok());
 
@@ -49,7 +50,7 @@ fn an_object_of_100_000_keys_is_no_quadratic_work() {
 }
 
 #[test]
-fn a_key_that_stands_100_000_times_is_one_problem() {
+fn a_key_that_is_repeated_100_000_times_is_one_problem() {
     let members = joined(100_000, |_| r#""amount":1"#.to_owned());
     let (rejection, _) = refused(&request(&format!("{{{members}}}"), "[]"));
     assert_eq!(rejection.errors().as_slice().len(), 1);
@@ -104,7 +105,7 @@ fn long_keys_and_texts_are_not_repeated_in_the_answer() {
 }
 
 #[test]
-fn a_mebibyte_of_brackets_neither_overflows_the_stack_nor_takes_long() {
+fn a_mebibyte_of_brackets_does_not_overflow_the_stack() {
     for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
         let depth = DEFAULT_MAX_BODY_BYTES / (open.len() + close.len());
         let deep = format!("{}0{}", open.repeat(depth), close.repeat(depth));
@@ -122,7 +123,7 @@ fn a_mebibyte_of_brackets_neither_overflows_the_stack_nor_takes_long() {
 }
 
 #[test]
-fn a_mebibyte_of_escapes_is_read_soon() {
+fn a_mebibyte_of_escapes_is_read_in_linear_time() {
     let escapes = "\\u0061".repeat(DEFAULT_MAX_BODY_BYTES / 6);
     assert!(parse_soon(&request(&format!(r#"{{"{escapes}":"{escapes}"}}"#), "[]")).is_ok());
     let backslashes = "\\\\".repeat(DEFAULT_MAX_BODY_BYTES / 2);
@@ -130,7 +131,7 @@ fn a_mebibyte_of_escapes_is_read_soon() {
 }
 
 #[test]
-fn a_mebibyte_of_lines_before_the_mistake_is_read_soon() {
+fn a_mebibyte_of_lines_before_the_mistake_is_read_in_linear_time() {
     let (rejection, _) = refused(&format!("{}x", "\n".repeat(DEFAULT_MAX_BODY_BYTES)));
     let source = serde_json::to_string(&rejection.errors().as_slice()[0].source).unwrap();
     assert_eq!(

@@ -400,7 +400,7 @@ fn every_error_code_is_one_of_the_schema() {
         let code: ErrorCode = serde_json::from_value(listed.clone()).unwrap();
         assert!(
             ErrorCode::STANDARD.contains(&code),
-            "{code} is no standard code"
+            "{code} is not a standard code"
         );
     }
 }

@@ -12,7 +12,7 @@ fn of_another_type_are_an_invalid_request() {
 }
 
 #[test]
-fn none_at_all_are_accepted() {
+fn an_empty_list_is_accepted() {
     assert!(accepted(&without("", "extensions")).extensions.is_empty());
     assert!(
         accepted(&with("/extensions", json!([])))
@@ -52,7 +52,7 @@ fn a_malformed_urn_is_an_invalid_request() {
 }
 
 #[test]
-fn a_urn_that_nobody_knows_is_for_the_server_to_refuse() {
+fn an_unknown_urn_is_left_to_the_server() {
     let body = with("/extensions/0/urn", json!("urn:forrst:ext:atomicLok"));
     let request = accepted(&body);
     assert_eq!(
@@ -66,7 +66,7 @@ fn a_urn_that_nobody_knows_is_for_the_server_to_refuse() {
 }
 
 #[test]
-fn one_that_is_not_required_says_so() {
+fn an_optional_one_is_read_as_such() {
     let body = with(
         "/extensions/0",
         json!({"urn": "urn:ab:c", "required": false}),
@@ -102,7 +102,7 @@ fn options_are_an_object_or_absent() {
 }
 
 #[test]
-fn the_same_one_twice_is_for_the_extension_to_judge() {
+fn the_same_one_twice_is_left_to_the_server() {
     let lock = json!({"urn": "urn:forrst:ext:atomicLock"});
     assert_eq!(
         accepted(&with("/extensions", json!([lock, lock])))

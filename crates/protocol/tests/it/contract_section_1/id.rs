@@ -62,7 +62,7 @@ fn twice_is_an_invalid_request_without_id_since_either_may_be_meant() {
 }
 
 #[test]
-fn is_kept_wherever_it_stands() {
+fn is_kept_wherever_it_appears() {
     let last =
         r#"{"protocol": 1, "call": [], "context": 1e999, "extensions": "\ud800", "id": "req_001"}"#;
     let first =

@@ -58,28 +58,25 @@ fn are_the_same_however_they_are_escaped() {
         .to_string()
         .replace(r#"{"amount":100}"#, r#"{"amount":1,"\u0061mount":100}"#);
     check_invalid(&body, "/call/arguments/amount");
-    assert_eq!(
-        message(&body),
-        r#"The key "amount" stands there more than once"#
-    );
+    assert_eq!(message(&body), r#"The key "amount" appears more than once"#);
 }
 
 #[test]
-fn behind_numbers_and_escapes_that_nobody_can_read_are_still_found() {
+fn behind_numbers_and_escapes_that_cannot_be_represented_are_still_found() {
     let twice = r#"{"x":1e999,"s":"\ud800","amount":1,"amount":100}"#;
     let body = sound().to_string().replace(r#"{"amount":100}"#, twice);
     check_invalid(&body, "/call/arguments/amount");
 }
 
 #[test]
-fn that_are_no_unicode_are_refused_since_readers_disagree_on_them() {
+fn that_are_not_unicode_are_refused_since_readers_disagree_on_them() {
     let broken = r#"{"a":[{"\ud800":1}]}"#;
     let body = sound().to_string().replace(r#"{"amount":100}"#, broken);
     check_invalid(&body, "/call/arguments/a/0");
 }
 
 #[test]
-fn in_different_objects_are_no_repetition() {
+fn in_different_objects_are_not_repetitions() {
     accepted(&with(
         "/call/arguments",
         json!({"a": {"a": {"a": 1}}, "b": [{"a": 1}, {"a": 1}]}),

@@ -19,7 +19,7 @@ fn are_ignored_at_the_top_level_and_in_call() {
 }
 
 #[test]
-fn are_ignored_even_when_they_stand_twice() {
+fn are_ignored_even_when_they_are_repeated() {
     let body = sound()
         .to_string()
         .replacen('{', r#"{"x":{"a":1,"a":2},"x":3,"#, 1);
@@ -27,7 +27,7 @@ fn are_ignored_even_when_they_stand_twice() {
 }
 
 #[test]
-fn are_ignored_even_when_they_are_no_unicode_and_no_number() {
+fn are_ignored_even_when_they_are_not_unicode_or_not_a_number() {
     let body = sound()
         .to_string()
         .replacen('{', r#"{"\ud800":"\udfff","y":1e999,"#, 1);

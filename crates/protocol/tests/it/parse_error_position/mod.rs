@@ -49,7 +49,7 @@ fn an_early_end_is_at_the_length_of_the_body() {
 }
 
 #[test]
-fn a_number_that_breaks_off_is_an_early_end() {
+fn a_truncated_number_is_an_early_end() {
     for marked in [
         "-^",
         "{\"a\":-^",
@@ -172,7 +172,7 @@ fn other_syntax_errors_are_at_the_byte_that_is_wrong() {
 }
 
 #[test]
-fn bytes_that_are_no_utf_8_are_at_the_first_of_them() {
+fn bytes_that_are_not_utf_8_are_at_the_first_of_them() {
     assert_eq!(position(b"\xff"), Some(0));
     assert_eq!(position(b"{\"a\": \"\xc3\x28\"}"), Some(7));
     assert_eq!(position(b"{\"a\": \"\xe2\x82"), Some(7));
@@ -258,7 +258,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_are_a_parse_error_exactly_where_serde_json_finds_no_json(
+    fn bytes_are_a_parse_error_exactly_where_serde_json_rejects_them(
         body in prop::collection::vec(any::<u8>(), 0..64)
     ) {
         let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&body).is_ok()
