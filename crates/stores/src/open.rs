@@ -1,4 +1,4 @@
-//! Opens the store that a URL names.
+//! Opens the store that a URL names, and waits for it if it is not up yet.
 
 #[cfg(feature = "redis")]
 mod waiting;
@@ -17,12 +17,12 @@ pub const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct OpenOptions {
     /// How long a call to the store takes at most. Then it fails, and the error says whether it may have run.
     pub store_timeout: Duration,
-    /// How long [`open`] waits for a store that is not up yet, instead of failing at once. It waits for Redis only: the other
-    /// stores are part of this process. Zero by default.
+    /// How long [`open`] waits for a store that is not up yet, instead of failing at once. Only Redis is waited for: the other stores
+    /// are part of this process. Zero by default.
     pub store_wait: Duration,
     /// How long a release is remembered, in every kind of store.
     pub release_memory: ReleaseMemory,
-    /// What the embedded store survives.
+    /// Which crashes the embedded store survives.
     #[cfg(feature = "embedded")]
     pub durability: crate::Durability,
     /// The options of a Redis store.
@@ -74,21 +74,21 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Whether the store may only be starting, so that [`OpenOptions::store_wait`] helps.
+    /// Whether the store may just be starting, so that [`OpenOptions::store_wait`] helps.
     pub fn is_worth_waiting(&self) -> bool {
         match self {
             #[cfg(feature = "redis")]
-            Self::Redis(error) => error.may_pass(),
+            Self::Redis(error) => error.is_temporary(),
             _ => false,
         }
     }
 }
 
-/// Opens the store that a URL names: `embedded:FOLDER`, `memory:`, or `redis://HOST:PORT` and its relatives for TLS
-/// (`rediss`), clusters (`redis-cluster`) and sentinels (`redis-sentinel`).
+/// Opens the store that a URL names: `embedded:FOLDER`, `memory:`, or `redis://HOST:PORT`, with other schemes for TLS (`rediss`),
+/// clusters (`redis-cluster`) and sentinels (`redis-sentinel`).
 ///
-/// With [`OpenOptions::store_wait`], a Redis that is not up yet is tried again, at first after about 100 ms and later every second,
-/// and what is wrong is logged. Drop the future to stop waiting.
+/// With [`OpenOptions::store_wait`], connecting to a Redis that is not up yet is retried, at first after about 100 ms and later every
+/// second, and the error is logged. Drop the future to stop waiting.
 ///
 /// # Errors
 ///

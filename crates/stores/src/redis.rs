@@ -1,24 +1,24 @@
 //! Locks in Redis or Valkey, shared by any number of processes.
 //!
 //! The model is written in Lua, as a function library (`redis/lua`). Commands are sent to it in batches ([`queue`], [`batches`]), and
-//! each runs as one atomic step. The queue is in Redis as well: each process remembers which of its calls wait ([`waiters`]), is
-//! notified by the others through its own channel ([`listener`]), and finds out itself what it may have missed ([`upkeep`]).
+//! each runs as one atomic step. Queues of locks are in Redis as well: each process remembers which of its calls wait ([`waiters`]), is
+//! notified by the others through its own channel ([`listener`]), and detects by itself that it may have missed something ([`upkeep`]).
 
 mod batches;
 mod clock;
 mod cluster;
+mod command;
 mod connect;
 mod connection;
 mod connections;
+mod group;
 mod header;
 mod keyspace;
-mod lane;
 mod library;
 mod link;
 mod list;
 mod listener;
 mod message;
-mod order;
 mod queue;
 mod read;
 mod replication;
@@ -51,7 +51,7 @@ use tokio::time::{Instant, timeout};
 use connection::store_error;
 use keyspace::FORMAT;
 use link::Link;
-use start::NotStarted;
+use start::StartError;
 
 use crate::url_without_secrets;
 
@@ -61,15 +61,15 @@ const OTHER_TAGS: &str = "in a Redis Cluster the keys of one lock have to carry 
 /// The options of a Redis store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisOptions {
-    /// What all keys begin with, so that other applications can use the same Redis.
+    /// The prefix of all keys, so that other applications can use the same Redis.
     pub prefix: String,
     /// How long a command may take.
     pub timeout: Duration,
-    /// How many replicas have to have a grant before it counts.
+    /// How many replicas have to acknowledge a grant before it counts.
     pub wait: u32,
     /// Refuse a Redis whose settings can lose locks, instead of warning.
     pub strict: bool,
-    /// The certificates to trust, instead of the system's.
+    /// The CA certificates to trust, instead of the system's.
     pub ca: Option<PathBuf>,
     /// How long a release is remembered.
     pub release_memory: ReleaseMemory,
@@ -92,7 +92,7 @@ impl Default for RedisOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum RedisError {
     /// The URL cannot be parsed.
-    #[error("`{url}` is not a URL of a Redis: {}", .error.details())]
+    #[error("`{url}` is not a Redis URL: {}", .error.details())]
     BadUrl {
         /// Without its secrets.
         url: String,
@@ -110,7 +110,7 @@ pub enum RedisError {
         /// What is wrong with it.
         error: String,
     },
-    /// It does not answer, or refuses this client.
+    /// Redis does not answer, or refuses this client.
     #[error("cannot use Redis at {url}: {}", message_of(.error))]
     Unreachable {
         /// Without its secrets.
@@ -118,7 +118,7 @@ pub enum RedisError {
         /// Why.
         error: FredError,
     },
-    /// It is older than 7.0.
+    /// Redis is older than 7.0.
     #[error("Redis {0} is too old: Redis 7 or any Valkey is needed")]
     TooOld(String),
     /// Another version has written keys with this prefix.
@@ -133,12 +133,12 @@ pub enum RedisError {
         /// The format of its keys.
         found: String,
     },
-    /// It can lose locks, which [`RedisOptions::strict`] refuses.
+    /// The settings of Redis can lose locks, which [`RedisOptions::strict`] refuses.
     #[error("this Redis can lose locks (--strict):\n  - {}", .0.join("\n  - "))]
     Unsafe(Vec<String>),
 }
 
-/// The errors of a Redis that is starting, whose primary is, or whose cluster is.
+/// The error codes of a Redis that is starting, or whose primary or cluster is.
 const STARTING: [&str; 7] = [
     "BUSY",
     "CLUSTERDOWN",
@@ -151,8 +151,11 @@ const STARTING: [&str; 7] = [
 
 impl RedisError {
     /// Whether the same Redis may be usable a moment later: it is not up yet, is loading its data, or is failing over. Errors that need
-    /// another URL, password or configuration do not pass.
-    pub fn may_pass(&self) -> bool {
+    /// another URL, password or configuration are permanent.
+    ///
+    /// Of an error, fred keeps only a broad kind and a text: the reply of Redis, or the `Debug` output of an I/O error. So the text
+    /// has to tell a certificate that is not trusted from a server that is not up.
+    pub fn is_temporary(&self) -> bool {
         use fred::error::ErrorKind;
         let Self::Unreachable { url, error } = self else {
             return false;
@@ -163,10 +166,11 @@ impl RedisError {
         if is_reply {
             let scheme = url.split("://").next().unwrap_or_default();
             let is_moving = code == "MOVED" && scheme.ends_with("-cluster");
+            // Too many clients is a plain `ERR`, without a code of its own.
             return is_moving || STARTING.contains(&code) || details.contains("number of clients");
         }
         match error.kind() {
-            // TLS: the certificate is not trusted, or the server does not speak TLS.
+            // rustls reports an untrusted certificate, or a server that does not speak TLS, as invalid data.
             ErrorKind::IO | ErrorKind::Sentinel => !details.contains("kind: InvalidData"),
             ErrorKind::Canceled | ErrorKind::Cluster | ErrorKind::Timeout => true,
             _ => false,
@@ -174,7 +178,7 @@ impl RedisError {
     }
 }
 
-/// The message of fred's error for users: of an I/O error it only keeps the `Debug` output.
+/// The message of fred's error for users. Of an I/O error, fred only keeps the `Debug` output, which contains the message of the system.
 fn message_of(error: &FredError) -> &str {
     let details = error.details();
     let message = details.split_once("message: \"").map(|(_, rest)| rest);
@@ -188,7 +192,7 @@ pub struct RedisStore {
     link: Arc<Link>,
     secret: Secret,
     release_memory: ReleaseMemory,
-    /// How many sweeps there were: each starts at another partition.
+    /// Counts the sweeps: each starts at another partition.
     sweeps: AtomicUsize,
     _tasks: JoinSet<()>,
 }
@@ -208,8 +212,8 @@ impl RedisStore {
         Self::start(builder, options)
             .await
             .map_err(|why| match why {
-                NotStarted::Refused(error) => error,
-                NotStarted::Failed(error) => RedisError::Unreachable {
+                StartError::Refused(error) => error,
+                StartError::Failed(error) => RedisError::Unreachable {
                     url: url_without_secrets(url),
                     error,
                 },
@@ -294,10 +298,10 @@ impl LockStore for RedisStore {
     async fn health(&self) -> Result<(), StoreError> {
         self.link.check_settings()?;
         self.link.check_connected()?;
-        // The key never exists, but a server that cannot be written refuses this. A full one accepts it, as it does releases.
+        // The key never exists, but a server that refuses writes refuses this. A full one accepts it, as it accepts releases.
         let key = self.link.keyspace.probe_key();
         let slot = redis_keyslot(key.as_bytes());
-        let connection = self.link.connections.to(slot)?;
+        let connection = self.link.connections.connection_for(slot)?;
         let removed = connection.command("DEL", vec![key.into()]);
         removed.await.map(drop).map_err(store_error)
     }

@@ -1,4 +1,4 @@
-//! Waits for a store that is not up yet: retries to open it, until that succeeds or the wait times out.
+//! Waits for a store that is not up yet: opening it is retried until it succeeds or the wait times out.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{OpenError, url_without_secrets};
 
-/// Between attempts, growing.
+/// The pauses between attempts grow from the first to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often the log says why the store cannot be opened yet.
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_error_that_waiting_does_not_cure_ends_the_wait() {
+    async fn a_permanent_error_ends_the_wait() {
         let attempts = Cell::new(0);
         let opened = until_open(URL, Duration::MAX, async || {
             attempts.set(attempts.get() + 1);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_passes_by_itself_is_worth_waiting() {
+    fn only_temporary_errors_are_worth_waiting() {
         use ErrorKind::{
             Auth, Canceled, Cluster, Config, IO, Protocol, Sentinel, Timeout, Unknown,
         };
@@ -189,8 +189,8 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_moves_passes_in_a_cluster_only() {
-        for (url, passes) in [
+    fn a_moved_slot_is_a_temporary_error_only_in_a_cluster() {
+        for (url, is_temporary) in [
             ("redis-cluster://my-host:7000", true),
             ("rediss-cluster://my-host:7000", true),
             ("redis://my-cluster:7000", false),
@@ -199,7 +199,7 @@ mod tests {
                 url: url.to_owned(),
                 error: FredError::new(ErrorKind::Cluster, "MOVED 17 127.0.0.1:7000"),
             };
-            assert_eq!(error.may_pass(), passes, "{url}");
+            assert_eq!(error.is_temporary(), is_temporary, "{url}");
         }
     }
 }

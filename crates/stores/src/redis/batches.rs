@@ -1,4 +1,6 @@
-//! The calls to Redis: each runs a batch of orders, hands out their answers, and notifies this node of what they have changed.
+//! The calls to Redis: each runs a batch of commands, hands out their answers, and notifies this node of what they have changed.
+//!
+//! Transitions are reported here and nowhere else, so each is reported once, by the node whose command caused it.
 
 use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,28 +13,28 @@ use fred::types::Value;
 use futures_util::poll;
 use tokio::time::Instant;
 
+use super::command::LibraryCommand;
 use super::connection::{Connection, has_prefix, not_connected, store_error};
-use super::lane::Lane;
+use super::group::PartitionGroup;
 use super::library::{call_arguments, is_missing};
 use super::link::Link;
-use super::order::Order;
-use super::queue::{Answered, Batch, Job};
-use super::reply::{Done, Reply};
+use super::queue::{Batch, CommandAnswer, Job};
+use super::reply::{CommandReply, CommandResult};
 use super::unpack::{BadReply, Unpacker};
 
 impl Link {
     /// Sends what is queued, unless enough calls are under way: then the next of them does.
-    pub(super) fn begin_call(self: &Arc<Self>, lane: &Lane) {
-        if lane.queue.begin_call() {
-            let (link, number) = (self.clone(), lane.number);
-            tokio::spawn(async move { link.call_until_done(&link.lanes[number]).await });
+    pub(super) fn begin_call(self: &Arc<Self>, group: &PartitionGroup) {
+        if group.queue.begin_call() {
+            let (link, number) = (self.clone(), group.number);
+            tokio::spawn(async move { link.call_until_done(&link.groups[number]).await });
         }
     }
 
-    async fn call_until_done(self: &Arc<Self>, lane: &Lane) {
-        let mut turns = lane.queue.turns();
+    async fn call_until_done(self: &Arc<Self>, group: &PartitionGroup) {
+        let mut turns = group.queue.turns();
         while let Some((turn, batch)) = turns.next_batch().await {
-            let call = self.call(lane, batch);
+            let call = self.call(group, batch);
             tokio::pin!(call);
             // The first poll sends it: the next batch must not overtake it.
             let is_done = poll!(&mut call).is_ready();
@@ -43,34 +45,34 @@ impl Link {
         }
     }
 
-    async fn call(self: &Arc<Self>, lane: &Lane, mut batch: Batch<'_>) {
-        let Some(connection) = self.connections.find(lane.slot) else {
+    async fn call(self: &Arc<Self>, group: &PartitionGroup, mut batch: Batch<'_>) {
+        let Some(connection) = self.connections.find(group.slot) else {
             return fail(take(&mut batch.jobs), &not_connected());
         };
-        let answer = self.send(lane, &connection, &batch).await;
+        let answer = self.send(group, &connection, &batch).await;
         let mut jobs = take(&mut batch.jobs);
         let failure = match answer {
             Ok((sent, packed)) => {
-                if !jobs.iter().all(|job| job.order.runs_when_full()) {
-                    lane.queue.set_full(false);
+                if !jobs.iter().all(|job| job.command.runs_when_full()) {
+                    group.queue.set_full(false);
                 }
-                return self.hand_out(lane, &connection, jobs, sent, &packed);
+                return self.hand_out(group, &connection, jobs, sent, &packed);
             }
             Err(error) => error,
         };
         if is_missing(&failure) {
             return match self.library.load(&connection).await {
-                Ok(()) => lane.queue.put_back(jobs),
+                Ok(()) => group.queue.put_back(jobs),
                 Err(error) => fail(jobs, &error),
             };
         }
         if has_prefix(&failure, "OOM") {
             // Without the acquires, the others can be run.
-            lane.queue.set_full(true);
+            group.queue.set_full(true);
             let (run, refused) = jobs
                 .into_iter()
-                .partition::<Vec<_>, _>(|job| job.order.runs_when_full());
-            lane.queue.put_back(run);
+                .partition::<Vec<_>, _>(|job| job.command.runs_when_full());
+            group.queue.put_back(run);
             jobs = refused;
         }
         fail(jobs, &failure);
@@ -79,15 +81,15 @@ impl Link {
     /// Returns when the batch was sent, and the packed answer.
     async fn send(
         &self,
-        lane: &Lane,
+        group: &PartitionGroup,
         connection: &Connection,
         batch: &Batch<'_>,
     ) -> Result<(Instant, Value), FredError> {
         let sent = Instant::now();
-        let (keys, arguments) = self.header.call(lane, &self.keyspace, batch, |job| {
+        let (keys, arguments) = self.header.call(group, &self.keyspace, batch, |job| {
             connection.clock().not_after(job.submitted, self.timeout)
         });
-        let function = match batch.jobs.iter().all(|job| job.order.runs_when_full()) {
+        let function = match batch.jobs.iter().all(|job| job.command.runs_when_full()) {
             true => &self.library.run_full,
             false => &self.library.run,
         };
@@ -97,7 +99,7 @@ impl Link {
 
     fn hand_out(
         self: &Arc<Self>,
-        lane: &Lane,
+        group: &PartitionGroup,
         connection: &Connection,
         jobs: Vec<Job>,
         sent: Instant,
@@ -105,8 +107,8 @@ impl Link {
     ) {
         let mut jobs = jobs.into_iter();
         let mut again = Vec::new();
-        let handed_out = self.hand_out_each(lane, connection, &mut jobs, sent, packed, &mut again);
-        lane.queue.put_back(again);
+        let handed_out = self.hand_out_each(group, connection, &mut jobs, sent, packed, &mut again);
+        group.queue.put_back(again);
         if let Err(error) = handed_out {
             tracing::error!(%error, "cannot read the answer of Redis to a batch of commands");
             jobs.for_each(|job| job.fail(error.into()));
@@ -115,7 +117,7 @@ impl Link {
 
     fn hand_out_each(
         self: &Arc<Self>,
-        lane: &Lane,
+        group: &PartitionGroup,
         connection: &Connection,
         jobs: &mut impl Iterator<Item = Job>,
         sent: Instant,
@@ -127,20 +129,20 @@ impl Link {
         let now = answer.time()?;
         connection.clock().observe(sent, Instant::now(), now);
         let reading = connection.clock().reading();
-        let instance = lane.instance(answer.text("instance")?);
+        let instance = group.record_instance(answer.text("instance")?);
         if answer.flag()? {
-            lane.was_considered_dead();
+            group.node_became_alive();
         }
         for name in answer.names()? {
             self.settle_further(name);
         }
         answer.list("answers")?;
         for mut job in jobs {
-            let Reply {
+            let CommandReply {
                 result,
                 transitions,
                 woken,
-            } = match answer.reply(&job.order, now) {
+            } = match answer.reply(&job.command, now) {
                 Ok(reply) => reply,
                 Err(error) => {
                     job.fail(error.into());
@@ -150,7 +152,7 @@ impl Link {
             let notify = AssertUnwindSafe(|| {
                 for transition in &transitions {
                     if let Transition::Granted { lease, .. } = transition {
-                        lane.saw(lease.fence);
+                        group.record_fence(lease.fence);
                     }
                     self.nodes.changed(transition, now);
                 }
@@ -160,41 +162,41 @@ impl Link {
                         Wake::Granted(lease) if self.header.must_confirm => {
                             self.confirm(name, ticket, lease.fence);
                         }
-                        wake => self.deliver(lane, ticket, &wake, reading),
+                        wake => self.deliver(group, ticket, &wake, reading),
                     }
                 }
             });
-            // A panic in an observer must not fail this task, and with it the other orders.
+            // A panic in an observer must not fail the other commands of the batch.
             if catch_unwind(notify).is_err() {
                 tracing::error!("an observer of the locks has panicked");
             }
             match result {
-                Done::Needs(names) => match job.needs(names) {
+                CommandResult::NeedsKeys(names) => match job.needs(names) {
                     true => again.push(job),
                     false => {
                         let why = "the command concerns too many other locks";
                         job.fail(StoreError::NotDone(why.into()));
                     }
                 },
-                Done::Behind => again.push(job),
+                CommandResult::Behind => again.push(job),
                 // The bounds of the server's clock may have been outdated; this answer has corrected them.
-                Done::Late if !job.was_late => {
+                CommandResult::Late if !job.was_late => {
                     job.was_late = true;
                     again.push(job);
                 }
-                Done::Late => job.fail(StoreError::NotDone(
+                CommandResult::Late => job.fail(StoreError::NotDone(
                     "the command reached Redis too late".into(),
                 )),
-                Done::Failed(why) => {
-                    tracing::error!(why, order = ?job.order, "a command failed in Redis");
+                CommandResult::Failed(why) => {
+                    tracing::error!(why, command = ?job.command, "a command failed in Redis");
                     job.fail(StoreError::MaybeDone(why.into()));
                 }
-                done => {
-                    if let Some(lease) = done.lease() {
-                        lane.saw(lease.fence);
+                result => {
+                    if let Some(lease) = result.lease() {
+                        group.record_fence(lease.fence);
                     }
-                    job.answer(Answered {
-                        done,
+                    job.answer(CommandAnswer {
+                        result,
                         now,
                         reading,
                         instance: instance.clone(),
@@ -209,9 +211,9 @@ impl Link {
     fn settle_further(self: &Arc<Self>, name: LockName) {
         let link = self.clone();
         tokio::spawn(async move {
-            let settle = Order::Step(Command::Settle(name.clone()));
+            let settle = LibraryCommand::Step(Command::Settle(name.clone()));
             // If it fails, the sweep continues.
-            let _ = link.order(link.lane_of(&name), settle).await;
+            let _ = link.submit(link.group_of(&name), settle).await;
         });
     }
 }
@@ -222,8 +224,8 @@ fn fail(jobs: Vec<Job>, error: &FredError) {
     }
 }
 
-impl Done {
-    /// The newest lease in the answer, which another node may have granted.
+impl CommandResult {
+    /// The newest lease in the result, which another node may have granted.
     fn lease(&self) -> Option<&forrst_lock::Lease> {
         match self {
             Self::Outcome(

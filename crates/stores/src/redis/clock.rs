@@ -14,17 +14,17 @@ const MICROS: i128 = 1000;
 
 #[derive(Debug)]
 pub(super) struct ServerClock {
-    /// Where our time begins, in microseconds.
+    /// The zero of our time, which is in microseconds.
     base: Instant,
     bounds: Mutex<Bounds>,
 }
 
-/// Of the server's time (microseconds since 1970) minus ours.
+/// Bounds of the server's time (microseconds since 1970) minus ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bounds {
     lower: i128,
     upper: i128,
-    /// When they held, in our time.
+    /// The time for which they were computed, in our time.
     at: i128,
 }
 
@@ -41,7 +41,7 @@ impl Bounds {
 }
 
 impl ServerClock {
-    /// From the first answer that carried the server's time.
+    /// A clock with the bounds of the first answer that carried the server's time.
     pub(super) fn new(sent: Instant, received: Instant, now: Timestamp) -> Self {
         let base = sent;
         Self {
@@ -50,7 +50,7 @@ impl ServerClock {
         }
     }
 
-    /// Notes an answer that carried the server's time, which it read between these two instants.
+    /// Narrows the bounds by an answer that carried the server's time, which the server read between these two instants.
     pub(super) fn observe(&self, sent: Instant, received: Instant, now: Timestamp) {
         let sent = micros_since(self.base, sent);
         let new = observed(sent, micros_since(self.base, received), now);
@@ -66,8 +66,8 @@ impl ServerClock {
         *bounds = if both.lower <= both.upper { both } else { new };
     }
 
-    /// Until when, by its clock, the server may begin a command that was sent at `sent` and times out after `timeout`: while its clock
-    /// reads this or less, the command has not timed out here.
+    /// Until when, by its clock, the server may begin a command that was sent at `sent` and times out after `timeout`: as long as its
+    /// clock reads this or less, the command has not timed out here.
     pub(super) fn not_after(&self, sent: Instant, timeout: Duration) -> Timestamp {
         let given_up = micros_since(self.base, sent + timeout);
         let earliest = given_up + self.bounds().widened(given_up).lower;
@@ -75,7 +75,7 @@ impl ServerClock {
         millis(earliest.div_euclid(MICROS) - 1)
     }
 
-    /// A pair to convert the server's times by: at that instant, its clock showed at most that time.
+    /// A pair to convert the server's times with: at that instant, its clock showed at most that time.
     pub(super) fn reading(&self) -> Reading {
         let Bounds { upper, at, .. } = self.bounds();
         let since_base = Duration::from_micros(u64::try_from(at).unwrap_or(0));
@@ -91,7 +91,7 @@ impl ServerClock {
     }
 }
 
-/// The bounds by one answer, at the instant at which it was received.
+/// The bounds that one answer gives, as of the instant at which it was received.
 fn observed(sent: i128, received: i128, now: Timestamp) -> Bounds {
     let now = i128::from(now.as_millis()) * MICROS;
     let at_sent = Bounds {
@@ -125,12 +125,12 @@ mod tests {
     const AHEAD: u64 = 1_000_000;
 
     /// Our time and the server's, which reads whole milliseconds.
-    struct Clocks {
+    struct TestClocks {
         start: Instant,
         clock: ServerClock,
     }
 
-    impl Clocks {
+    impl TestClocks {
         /// After a first answer, which took this long to come back.
         fn new(took: u64) -> Self {
             let start = Instant::now();
@@ -150,13 +150,13 @@ mod tests {
             self.clock.observe(self.at(sent), self.at(received), now);
         }
 
-        /// For a command that is sent and given up at the same time.
+        /// The limit of a command that times out as soon as it is sent.
         fn not_after(&self, given_up: u64) -> u64 {
             let not_after = self.clock.not_after(self.at(given_up), Duration::ZERO);
             not_after.as_millis()
         }
 
-        /// What the server's clock showed at most when ours was zero.
+        /// The latest time that the server's clock may have shown when ours was zero.
         fn latest_at_start(&self) -> u64 {
             let Reading { at, now } = self.clock.reading();
             now.as_millis() - u64::try_from((at - self.start).as_millis()).unwrap()
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn an_answer_bounds_the_clock_by_its_round_trip() {
-        let clocks = Clocks::new(100);
+        let clocks = TestClocks::new(100);
         // The server may have read its clock at any time between the command and the answer.
         let earliest = clocks.not_after(100);
         assert!((AHEAD - 2..AHEAD).contains(&earliest), "{earliest}");
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_timeout_counts_from_when_it_was_sent() {
-        let clocks = Clocks::new(0);
+        let clocks = TestClocks::new(0);
         let timeout = Duration::from_secs(2);
         let not_after = clocks.clock.not_after(clocks.at(0), timeout).as_millis();
         // Two milliseconds for the drift, one for the rounding.
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_quick_answer_narrows_what_a_slow_one_left_open() {
-        let clocks = Clocks::new(500);
+        let clocks = TestClocks::new(500);
         let before = clocks.not_after(600);
         clocks.observe(510, 512, AHEAD + 511);
         let after = clocks.not_after(600);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn bounds_widen_as_time_passes() {
-        let clocks = Clocks::new(1);
+        let clocks = TestClocks::new(1);
         let now = HOUR;
         let not_after = clocks.not_after(now);
         assert!(not_after <= AHEAD + now - now / 1000, "{not_after}");
@@ -209,9 +209,9 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_is_believed_at_once() {
+    fn a_clock_that_was_set_is_followed_at_once() {
         for stepped in [AHEAD + HOUR, AHEAD - 900_000] {
-            let clocks = Clocks::new(2);
+            let clocks = TestClocks::new(2);
             clocks.observe(1000, 1002, stepped);
             let not_after = clocks.not_after(1002);
             assert!((stepped - 2..=stepped).contains(&not_after), "{not_after}");
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn answers_that_overlap_may_come_in_any_order() {
-        let clocks = Clocks::new(1);
+        let clocks = TestClocks::new(1);
         clocks.observe(200, 210, AHEAD + 205);
         let before = clocks.not_after(300);
         clocks.observe(100, 208, AHEAD + 101);
@@ -230,8 +230,8 @@ mod tests {
     }
 
     #[test]
-    fn the_bounds_never_exclude_the_truth() {
-        let clocks = Clocks::new(3);
+    fn the_bounds_always_contain_the_true_difference() {
+        let clocks = TestClocks::new(3);
         let mut at = 3;
         for _ in 0..10_000 {
             let (there, back) = (fastrand::u64(0..20), fastrand::u64(0..20));

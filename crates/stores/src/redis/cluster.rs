@@ -1,7 +1,7 @@
 //! Follows the topology of a cluster, and keeps a connection to each of its primaries.
 //!
-//! Any server can be queried. Those that are connected come first, then those of the URL and all that were seen since, because a cluster
-//! may have replaced every server that the URL names.
+//! Any server can be queried for the topology: first those that are connected, then those of the URL and all that were seen since,
+//! because a cluster may have replaced every server that the URL names.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::{FIRST_PAUSE, LONGEST_PAUSE};
-use super::connection::{Connection, Connections, Live, not_connected};
-use super::connections::keep;
+use super::connection::{Connection, Connections, LiveConnection, not_connected};
+use super::connections::keep_connected;
 use super::topology::Topology;
 
 /// How many servers are queried at once: one that hangs does not delay the answer.
@@ -28,19 +28,19 @@ pub(super) async fn open(
     connections: &Arc<Connections>,
     tasks: &mut JoinSet<()>,
 ) -> Result<(), FredError> {
-    let mut seeds = Seeds::of(connections);
-    let topology = look_up(connections, &mut seeds).await?;
+    let mut seeds = Seeds::from_config(connections);
+    let topology = query_topology(connections, &mut seeds).await?;
     let servers = topology.servers().to_vec();
     connections.set_topology(topology);
-    let made = join_all(
+    let connected = join_all(
         servers
             .iter()
             .map(|server| connections.connect(Some(server))),
     )
     .await;
     let (mut keepers, mut failed) = (Keepers::default(), not_connected());
-    for (server, made) in servers.into_iter().zip(made) {
-        let live = made.map_err(|error| failed = error).ok();
+    for (server, connected) in servers.into_iter().zip(connected) {
+        let live = connected.map_err(|error| failed = error).ok();
         keepers.add(connections, server, live);
     }
     if connections.all().is_empty() {
@@ -58,7 +58,7 @@ async fn follow(connections: Arc<Connections>, mut seeds: Seeds, mut keepers: Ke
         let trigger = connections.topology_stale.notified();
         match connections.are_complete() {
             true => trigger.await,
-            // A server that hangs while it is being connected to causes no notification, and another may have taken over.
+            // A server that hangs while we connect to it causes no notification, and another one may have taken over.
             false => drop(timeout(LONGEST_PAUSE, trigger).await),
         }
         if since.elapsed() > 2 * LONGEST_PAUSE {
@@ -67,7 +67,7 @@ async fn follow(connections: Arc<Connections>, mut seeds: Seeds, mut keepers: Ke
         // All nodes of a fleet notice a change at the same time.
         sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
-        match look_up(&connections, &mut seeds).await {
+        match query_topology(&connections, &mut seeds).await {
             Ok(topology) if connections.has_topology(&topology) => {}
             Ok(topology) => {
                 tracing::info!(servers = ?names(topology.servers()), "the topology of the cluster has changed");
@@ -93,8 +93,13 @@ struct Keepers {
 }
 
 impl Keepers {
-    fn add(&mut self, connections: &Arc<Connections>, server: Server, live: Option<Live>) {
-        let task = keep(connections.clone(), Some(server.clone()), live);
+    fn add(
+        &mut self,
+        connections: &Arc<Connections>,
+        server: Server,
+        live: Option<LiveConnection>,
+    ) {
+        let task = keep_connected(connections.clone(), Some(server.clone()), live);
         self.by_server.insert(server, self.tasks.spawn(task));
     }
 
@@ -118,20 +123,20 @@ impl Keepers {
 
 /// Servers that may know the topology.
 struct Seeds {
-    of_url: Vec<Server>,
-    /// The most recently seen are last.
+    from_url: Vec<Server>,
+    /// Sorted by when they were last seen, the latest last.
     seen: Vec<Server>,
 }
 
 impl Seeds {
-    fn of(connections: &Connections) -> Self {
+    fn from_config(connections: &Connections) -> Self {
         let builder = connections.builder_for(None);
-        let of_url = match builder.get_config().map(|config| &config.server) {
+        let from_url = match builder.get_config().map(|config| &config.server) {
             Some(ServerConfig::Clustered { hosts, .. }) => hosts.clone(),
             _ => Vec::new(),
         };
         Self {
-            of_url,
+            from_url,
             seen: Vec::new(),
         }
     }
@@ -146,42 +151,48 @@ impl Seeds {
     }
 
     fn shuffled(&self) -> Vec<Server> {
-        let new = self.seen.iter().filter(|it| !self.of_url.contains(it));
-        let mut all: Vec<Server> = self.of_url.iter().chain(new).cloned().collect();
+        let new = self.seen.iter().filter(|it| !self.from_url.contains(it));
+        let mut all: Vec<Server> = self.from_url.iter().chain(new).cloned().collect();
         fastrand::shuffle(&mut all);
         all
     }
 }
 
-/// The cluster from the view of one server.
+/// The cluster as one server sees it.
 struct View {
     topology: Topology,
     replicas: Vec<Server>,
-    /// The server is not cut off from the others. If no server is ok, the cluster has lost one.
+    /// The server is not cut off from the others. If no server is ok, a part of the cluster is down.
     is_ok: bool,
 }
 
-/// Queries the servers that are connected, then the others.
-async fn look_up(connections: &Arc<Connections>, seeds: &mut Seeds) -> Result<Topology, FredError> {
+/// Queries the servers that are connected, then the seeds.
+async fn query_topology(
+    connections: &Arc<Connections>,
+    seeds: &mut Seeds,
+) -> Result<Topology, FredError> {
     let mut connected = connections.all();
     fastrand::shuffle(&mut connected);
     connected.truncate(QUERIED_AT_ONCE);
     let views = connected
         .into_iter()
         .map(async |connection| query(&connection).await);
-    let mut view = first_of(views.collect()).await;
+    let mut view = first_view(views.collect()).await;
     let others = seeds.shuffled();
     let mut others = others.chunks(QUERIED_AT_ONCE);
-    // After an answer of a server that is cut off, one more group is enough: all may be.
+    // After the answer of a server that is cut off, only one more group is queried: all servers may be.
     let mut is_last = view.is_ok();
     while !matches!(&view, Ok(View { is_ok: true, .. }))
         && let Some(group) = others.next()
     {
         let views = group.iter().map(|server| {
             let (connections, server) = (connections.clone(), server.clone());
-            async move { query(&connections.connect_apart(Some(&server)).await?.connection).await }
+            async move {
+                let live = connections.connect_unshared(Some(&server)).await?;
+                query(&live.connection).await
+            }
         });
-        let next = first_of(views.collect()).await;
+        let next = first_view(views.collect()).await;
         view = match (view, next) {
             (Ok(view), Ok(next)) if !next.is_ok => Ok(view),
             (Ok(view), Err(_)) => Ok(view),
@@ -198,8 +209,8 @@ async fn look_up(connections: &Arc<Connections>, seeds: &mut Seeds) -> Result<To
     Ok(topology)
 }
 
-/// The first view of a server that is not cut off, otherwise any.
-async fn first_of<F>(views: Vec<F>) -> Result<View, FredError>
+/// The first view of a server that is not cut off; if there is none, any view.
+async fn first_view<F>(views: Vec<F>) -> Result<View, FredError>
 where
     F: Future<Output = Result<View, FredError>> + Send + 'static,
 {
@@ -223,7 +234,7 @@ async fn query(connection: &Connection) -> Result<View, FredError> {
             "CLUSTER SLOTS did not answer a topology",
         )
     };
-    // Without the permission for this, the server is taken to be ok.
+    // A server that does not permit this is assumed to be ok.
     let info = connection.command("CLUSTER", vec!["INFO".into()]).await;
     let info = info.ok().and_then(Value::into_string).unwrap_or_default();
     let slots = connection.command("CLUSTER", vec!["SLOTS".into()]).await?;

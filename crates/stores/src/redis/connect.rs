@@ -1,4 +1,6 @@
-//! Makes fred clients from the URL and the options of a store.
+//! Builds fred clients from the URL and the options of a store.
+//!
+//! A client here serves one connection and is thrown away with it (ADR 9); reconnecting is up to `connections.rs`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,18 +21,18 @@ use tokio::time::sleep;
 use super::{RedisError, RedisOptions};
 use crate::url_without_secrets;
 
-/// Enough for a burst of hand-overs. Messages that do not fit are noticed within a second.
+/// Buffered messages: enough for a burst of hand-overs. That some did not fit is noticed within a second.
 const MESSAGES: usize = 8192;
 /// More commands under way than this means that Redis does not keep up.
 const MAX_COMMANDS: usize = 100_000;
-/// Between attempts to connect, growing.
+/// The pauses between attempts to connect grow from the first to the longest.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(20);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A fred client and the task that drives it. When dropped, the task ends, and all commands under way fail at once.
 ///
-/// It serves one connection to one server, until that breaks (ADR 9). fred could reconnect, but not after its task has ended or hangs,
-/// and it miscounts what it has yet to write when it is started twice.
+/// It serves one connection to one server, until that breaks (ADR 9). fred could reconnect, but not once its task has ended or hangs,
+/// and a client that is started twice miscounts its unwritten commands.
 pub(super) struct RunningClient {
     pub(super) client: Client,
     task: ConnectHandle,
@@ -66,7 +68,7 @@ impl Drop for RunningClient {
     }
 }
 
-/// Connects to one server of a cluster, with the credentials and TLS settings of the whole.
+/// A builder for one server of a cluster, with the credentials and TLS settings of the cluster.
 pub(super) fn to_server(builder: &Builder, server: &Server) -> Builder {
     let mut builder = builder.clone();
     builder.with_config(|config| {

@@ -1,4 +1,6 @@
-//! One connection to one server, and what the errors of a command on it mean.
+//! One connection to one server, and what the errors of its commands mean.
+//!
+//! An error of fred has a kind and a text, and no code: Redis' own errors can only be told apart by the first word of the text.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,9 +19,10 @@ use super::clock::ServerClock;
 use super::connect::RunningClient;
 pub(super) use super::connections::Connections;
 
+/// Tells a command that was not sent from one that fred has cancelled: the kind of both errors is `Canceled`.
 pub(super) const NOT_CONNECTED: &str = "not connected to Redis";
 
-/// The errors by which Redis says that it did not run a command.
+/// The errors of commands that Redis did not run.
 ///
 /// `READONLY`, `LOADING` and `CLUSTERDOWN` are not among them: fred fails all commands under way with the first such error, even those
 /// that Redis has run.
@@ -37,7 +40,7 @@ const REFUSALS: [&str; 11] = [
     "OOM",
 ];
 /// The same for a missing function, which has no error code of its own.
-const NO_FUNCTION: &str = "ERR Function not found";
+pub(super) const NO_FUNCTION: &str = "ERR Function not found";
 
 /// The errors that show that the known topology is outdated.
 const TOPOLOGY_ERRORS: [&str; 5] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY"];
@@ -52,19 +55,19 @@ pub(super) struct Connection {
     server: Option<Server>,
     is_open: AtomicBool,
     closed: Notify,
-    /// Its task has ended, or is about to. Commands that fred has not yet taken up by then get no answer.
-    gone: Notify,
+    /// The task that drives it has ended, or is about to. Commands that fred has not yet processed get no answer from it.
+    task_ended: Notify,
     /// Notified when the topology of the cluster has to be queried again.
     topology_stale: Arc<Notify>,
 }
 
 /// A connection and the task that drives it. When dropped, the connection is closed and all its commands fail.
-pub(super) struct Live {
+pub(super) struct LiveConnection {
     pub(super) connection: Arc<Connection>,
     running: RunningClient,
 }
 
-impl Live {
+impl LiveConnection {
     /// Connects, and queries the server's time.
     pub(super) async fn connect(
         builder: &Builder,
@@ -72,7 +75,7 @@ impl Live {
         timeout: Duration,
         topology_stale: &Arc<Notify>,
     ) -> Result<Self, FredError> {
-        static MADE: AtomicU64 = AtomicU64::new(1);
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let running = RunningClient::connect(builder).await?;
         let options = Options {
             // Of a command that is repeated, it is unknown whether it ran once or twice.
@@ -83,14 +86,14 @@ impl Live {
         };
         let clock = read_clock(&running.client, &options).await?;
         let connection = Connection {
-            id: MADE.fetch_add(1, Ordering::Relaxed),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             client: running.client.clone(),
             options,
             clock,
             server: server.cloned(),
             is_open: AtomicBool::new(true),
             closed: Notify::new(),
-            gone: Notify::new(),
+            task_ended: Notify::new(),
             topology_stale: topology_stale.clone(),
         };
         Ok(Self {
@@ -99,7 +102,7 @@ impl Live {
         })
     }
 
-    /// Waits until it has ended or was given up, and returns why. Must not be called again after that.
+    /// Waits until the connection breaks or is closed, and returns why. Must not be called again after that.
     pub(super) async fn ended(&mut self) -> FredError {
         tokio::select! {
             error = self.running.ended() => error,
@@ -110,10 +113,10 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for LiveConnection {
     fn drop(&mut self) {
         self.connection.is_open.store(false, Ordering::Release);
-        self.connection.gone.notify_waiters();
+        self.connection.task_ended.notify_waiters();
     }
 }
 
@@ -166,7 +169,7 @@ impl Connection {
         arguments: Vec<Value>,
     ) -> Result<Value, FredError> {
         // Created before the check, so that no notification is missed.
-        let gone = self.gone.notified();
+        let task_ended = self.task_ended.notified();
         if !self.is_open() {
             return Err(not_connected());
         }
@@ -175,21 +178,21 @@ impl Connection {
         let answer = tokio::select! {
             biased;
             answer = client.custom(command, arguments) => answer,
-            () = gone => {
+            () = task_ended => {
                 Err(FredError::new(ErrorKind::Canceled, "the connection was closed"))
             }
         };
         if let Err(error) = &answer {
-            self.learn_from(error);
+            self.handle_error(error);
         }
         answer
     }
 
-    fn learn_from(&self, error: &FredError) {
+    fn handle_error(&self, error: &FredError) {
         // A server that hangs keeps its connections open. After a timeout nothing more is sent to it: commands fail at once until
         // there is a new connection.
         if *error.kind() == ErrorKind::Timeout {
-            self.give_up();
+            self.close();
         } else if TOPOLOGY_ERRORS
             .iter()
             .any(|prefix| has_prefix(error, prefix))
@@ -197,19 +200,19 @@ impl Connection {
             match self.server {
                 Some(_) => self.topology_stale.notify_one(),
                 // Connecting again finds the new primary, for instance through the sentinels.
-                None if has_prefix(error, "READONLY") => self.give_up(),
+                None if has_prefix(error, "READONLY") => self.close(),
                 None => {}
             }
         }
     }
 
-    /// Where it leads to, as fred was told it.
+    /// The server that fred has connected to; behind sentinels, the primary at that time.
     pub(super) fn address(&self) -> Option<Server> {
         self.client.active_connections().into_iter().next()
     }
 
-    /// Ends it; another one is made.
-    pub(super) fn give_up(&self) {
+    /// Closes it. Its keeper then makes a new one.
+    pub(super) fn close(&self) {
         self.is_open.store(false, Ordering::Release);
         self.closed.notify_one();
     }
@@ -228,8 +231,8 @@ pub(super) fn has_prefix(error: &FredError, prefix: &str) -> bool {
 /// The error of a command, which says whether the command may have run.
 pub(super) fn store_error(error: FredError) -> StoreError {
     let was_not_sent = error.details() == NOT_CONNECTED;
-    let has_no_function = error.details().starts_with(NO_FUNCTION);
-    if was_not_sent || has_no_function || REFUSALS.iter().any(|prefix| has_prefix(&error, prefix)) {
+    let mut refusals = REFUSALS.iter().chain([&NO_FUNCTION]);
+    if was_not_sent || refusals.any(|prefix| has_prefix(&error, prefix)) {
         StoreError::NotDone(Box::new(error))
     } else {
         StoreError::MaybeDone(Box::new(error))

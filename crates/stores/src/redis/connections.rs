@@ -1,4 +1,6 @@
-//! The connections to all servers of a store. Each has a client of its own, so that one that hangs or breaks does not affect the others.
+//! The connections to all servers of a store, which are replaced when they break.
+//!
+//! Each has a separate fred client, so that one that hangs or breaks does not affect the others.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -13,24 +15,24 @@ use tokio::time::{Instant, sleep};
 
 use super::cluster;
 use super::connect::{FIRST_PAUSE, LONGEST_PAUSE, to_server};
-use super::connection::{Connection, Live, NOT_CONNECTED};
+use super::connection::{Connection, LiveConnection, NOT_CONNECTED};
 use super::sentinels::{self, Sentinels};
 use super::topology::Topology;
 
 #[derive(Debug)]
 pub(super) struct Connections {
-    /// For a server of a cluster, its address is added.
+    /// For a server of a cluster, its address is filled in.
     builder: Builder,
     timeout: Duration,
     is_cluster: bool,
-    table: RwLock<Table>,
+    table: RwLock<ServerTable>,
     changes: watch::Sender<u64>,
     /// Notified when the topology of the cluster has to be queried again.
     pub(super) topology_stale: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct ServerTable {
     topology: Topology,
     /// One for each server of the topology; `None` while it is not connected.
     connections: Vec<Option<Arc<Connection>>>,
@@ -60,21 +62,21 @@ impl Connections {
         } else {
             connections.set_topology(Topology::single());
             let live = connections.connect(None).await?;
-            tasks.spawn(keep(connections.clone(), None, Some(live)));
-            if let Some(sentinels) = Sentinels::of(&connections.builder) {
+            tasks.spawn(keep_connected(connections.clone(), None, Some(live)));
+            if let Some(sentinels) = Sentinels::from_config(&connections.builder) {
                 tasks.spawn(sentinels::watch(connections.clone(), sentinels));
             }
         }
         Ok(connections)
     }
 
-    /// The connection to the server that has this slot; without a cluster, to the only server.
-    pub(super) fn to(&self, slot: u16) -> Result<Arc<Connection>, StoreError> {
+    /// The connection to the server that owns this slot; without a cluster, to the only server.
+    pub(super) fn connection_for(&self, slot: u16) -> Result<Arc<Connection>, StoreError> {
         self.find(slot)
             .ok_or_else(|| StoreError::NotDone(NOT_CONNECTED.into()))
     }
 
-    /// As [`to`](Self::to), but `None` while it is not connected.
+    /// As [`connection_for`](Self::connection_for), but `None` while the server is not connected.
     pub(super) fn find(&self, slot: u16) -> Option<Arc<Connection>> {
         let table = self.read();
         let server = table.topology.owner(slot)?;
@@ -140,7 +142,7 @@ impl Connections {
                 connections[index] = Some(connection);
             }
         }
-        *table = Table {
+        *table = ServerTable {
             topology,
             connections,
         };
@@ -148,24 +150,30 @@ impl Connections {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// Makes a new connection to a server, and puts it into the table.
-    pub(super) async fn connect(&self, server: Option<&Server>) -> Result<Live, FredError> {
-        let live = self.connect_apart(server).await?;
+    /// Connects to a server, and adds the connection to the table.
+    pub(super) async fn connect(
+        &self,
+        server: Option<&Server>,
+    ) -> Result<LiveConnection, FredError> {
+        let live = self.connect_unshared(server).await?;
         self.publish(&live.connection);
         Ok(live)
     }
 
-    /// Makes a new connection to a server that only the caller uses.
-    pub(super) async fn connect_apart(&self, server: Option<&Server>) -> Result<Live, FredError> {
+    /// Connects to a server, for the caller only.
+    pub(super) async fn connect_unshared(
+        &self,
+        server: Option<&Server>,
+    ) -> Result<LiveConnection, FredError> {
         let builder = self.builder_for(server);
-        Live::connect(&builder, server, self.timeout, &self.topology_stale).await
+        LiveConnection::connect(&builder, server, self.timeout, &self.topology_stale).await
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Table> {
+    fn read(&self) -> RwLockReadGuard<'_, ServerTable> {
         self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+    fn write(&self) -> RwLockWriteGuard<'_, ServerTable> {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -182,11 +190,11 @@ impl Connections {
     }
 }
 
-/// Keeps a server connected: whenever its connection breaks or is given up, a new one is made.
-pub(super) async fn keep(
+/// Keeps a server connected: whenever its connection breaks or is closed, makes a new one.
+pub(super) async fn keep_connected(
     connections: Arc<Connections>,
     server: Option<Server>,
-    first: Option<Live>,
+    first: Option<LiveConnection>,
 ) {
     let name = server.as_ref().map(tracing::field::display);
     let mut next = first;

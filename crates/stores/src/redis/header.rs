@@ -1,38 +1,40 @@
-//! The keys and arguments of a call: a header that is the same for all its commands, then one packed command each.
+//! The keys and arguments of a call: a header for the whole batch, then one packed command each.
+//!
+//! `FCALL` has to declare its keys: each lock is declared once, and commands refer to it by its number.
 
 use foldhash::{HashMap, HashMapExt};
 use forrst_lock::{LockName, Timestamp};
 use fred::types::Value;
 
+use super::command::Packer;
+use super::group::PartitionGroup;
 use super::keyspace::Keyspace;
-use super::lane::Lane;
-use super::order::Packer;
 use super::queue::{Batch, Job};
 
 /// The part of the header that is the same in all calls of a node.
 #[derive(Debug)]
-pub(super) struct Header {
+pub(super) struct CallHeader {
     pub(super) node: String,
     pub(super) channel: String,
     pub(super) release_memory_millis: u64,
-    /// Every grant to a waiter has to be confirmed by its node.
+    /// Whether every grant to a waiter has to be confirmed by its node.
     pub(super) must_confirm: bool,
     /// The number of the database: the library keeps state for each, since the same key may exist in several.
     pub(super) database: String,
-    /// For how long a call is remembered that was abandoned before it arrived.
-    pub(super) mark_millis: u64,
+    /// The lifetime of the tombstone of a call that was abandoned before it arrived.
+    pub(super) tombstone_millis: u64,
 }
 
-impl Header {
+impl CallHeader {
     /// The keys and the arguments of a call.
     pub(super) fn call(
         &self,
-        lane: &Lane,
+        group: &PartitionGroup,
         keyspace: &Keyspace,
         batch: &Batch<'_>,
         not_after: impl Fn(&Job) -> Timestamp,
     ) -> (Vec<Value>, Vec<Value>) {
-        let mut declared = Declared::new(keyspace);
+        let mut declared = DeclaredKeys::new(keyspace);
         let mut commands = Packer::default();
         let mut arguments = Vec::with_capacity(batch.jobs.len() + 1);
         arguments.push(Value::Null);
@@ -51,9 +53,9 @@ impl Header {
                     &mut commands
                 }
             };
-            arguments.push(Value::Bytes(job.order.pack(self.mark_millis).into()));
+            arguments.push(Value::Bytes(job.command.pack(self.tombstone_millis).into()));
         }
-        let Declared {
+        let DeclaredKeys {
             indexes,
             ends,
             locks,
@@ -65,7 +67,7 @@ impl Header {
             .text(&self.channel)
             .number(self.release_memory_millis)
             .flag(self.must_confirm)
-            .number(lane.highest_fence())
+            .number(group.highest_fence())
             .text(&self.database)
             .number(ends.len() as u64)
             .list(indexes.len());
@@ -75,13 +77,13 @@ impl Header {
         header.0.extend_from_slice(&commands.0);
         header.number(batch.number).flag(batch.is_pipelined);
         arguments[0] = Value::Bytes(header.0.into());
-        let lane_keys = lane.keys.iter().map(|key| Value::from(key.as_str()));
-        (lane_keys.chain(ends).chain(locks).collect(), arguments)
+        let group_keys = group.keys.iter().map(|key| Value::from(key.as_str()));
+        (group_keys.chain(ends).chain(locks).collect(), arguments)
     }
 }
 
 /// The keys that a call declares: each lock once, and the expiry indexes of their partitions. Both are numbered from 1.
-struct Declared<'a> {
+struct DeclaredKeys<'a> {
     keyspace: &'a Keyspace,
     numbers: HashMap<LockName, u64>,
     /// The number of each lock's expiry index.
@@ -91,7 +93,7 @@ struct Declared<'a> {
     locks: Vec<Value>,
 }
 
-impl<'a> Declared<'a> {
+impl<'a> DeclaredKeys<'a> {
     fn new(keyspace: &'a Keyspace) -> Self {
         Self {
             keyspace,
@@ -110,7 +112,7 @@ impl<'a> Declared<'a> {
         }
         let partition = self.keyspace.index_of(name);
         let index = *self.partitions.entry(partition).or_insert_with(|| {
-            let ends = self.keyspace.partitions()[partition].ends();
+            let ends = self.keyspace.partitions()[partition].expiry_index();
             self.ends.push(ends.into());
             self.ends.len() as u64
         });

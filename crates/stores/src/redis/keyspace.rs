@@ -1,8 +1,7 @@
 //! The keys in Redis.
 //!
-//! Locks are spread over a fixed number of partitions. All keys of a partition have the same hash tag, so that a cluster
-//! keeps them together. Commands are batched by *lane*, and each lane has one key each for its fences, nodes and marks: on a single
-//! server all partitions share a lane; in a cluster each has its own.
+//! Locks are spread over a fixed number of partitions. All keys of a partition have the same hash tag, so that a cluster keeps them
+//! together. Fences, nodes, tombstones and counters are kept for each [partition group](super::group).
 
 use forrst_lock::{LockName, Locks};
 use fred::types::Value;
@@ -12,7 +11,7 @@ use fred::util::redis_keyslot;
 const PARTITIONS: u16 = 64;
 
 /// The version of the format. Changes whenever an older version could not read what is written.
-pub(super) const FORMAT: &str = "4";
+pub(super) const FORMAT: &str = "5";
 
 #[derive(Debug)]
 pub(super) struct Keyspace {
@@ -49,8 +48,8 @@ impl Keyspace {
         usize::from(redis_keyslot(name.as_str().as_bytes()) % PARTITIONS)
     }
 
-    /// How many lanes there are.
-    pub(super) fn lanes(&self) -> usize {
+    /// How many groups there are.
+    pub(super) fn groups(&self) -> usize {
         if self.is_cluster {
             self.partitions.len()
         } else {
@@ -58,8 +57,8 @@ impl Keyspace {
         }
     }
 
-    /// The lane of a lock.
-    pub(super) fn lane_of(&self, name: &LockName) -> usize {
+    /// The group of a lock.
+    pub(super) fn group_of(&self, name: &LockName) -> usize {
         if self.is_cluster {
             self.index_of(name)
         } else {
@@ -67,40 +66,40 @@ impl Keyspace {
         }
     }
 
-    /// The partitions of a lane.
-    pub(super) fn partitions_of(&self, lane: usize) -> &[Partition] {
+    /// The partitions of a group.
+    pub(super) fn partitions_of(&self, group: usize) -> &[Partition] {
         if self.is_cluster {
-            &self.partitions[lane..=lane]
+            &self.partitions[group..=group]
         } else {
             &self.partitions
         }
     }
 
-    /// The slot of a lane's keys.
-    pub(super) fn slot_of(&self, lane: usize) -> u16 {
-        self.partitions[lane].slot
+    /// The slot of a group's keys.
+    pub(super) fn slot_of(&self, group: usize) -> u16 {
+        self.partitions[group].slot
     }
 
-    /// The keys that a lane has once, which the library calls META, NODES, GONE and NEWS.
-    pub(super) fn lane_keys(&self, lane: usize) -> [String; 4] {
-        ["meta", "nodes", "gone", "news"].map(|what| self.lane_key(lane, what))
+    /// The keys of a group, which the library calls META, NODES, TOMBSTONES and COUNTERS.
+    pub(super) fn group_keys(&self, group: usize) -> [String; 4] {
+        ["meta", "nodes", "tombstones", "counters"].map(|what| self.group_key(group, what))
     }
 
     /// META, and the key that is written so that there is something to replicate.
-    pub(super) fn touch_keys(&self, lane: usize) -> Vec<Value> {
-        let keys = ["meta", "replicated"].map(|what| self.lane_key(lane, what));
+    pub(super) fn touch_keys(&self, group: usize) -> Vec<Value> {
+        let keys = ["meta", "replicated"].map(|what| self.group_key(group, what));
         keys.map(Value::from).into()
     }
 
-    fn lane_key(&self, lane: usize, what: &str) -> String {
+    fn group_key(&self, group: usize, what: &str) -> String {
         if self.is_cluster {
-            format!("{}:{what}", self.partitions[lane].tag)
+            format!("{}:{what}", self.partitions[group].tag)
         } else {
             format!("{}:{what}", self.prefix)
         }
     }
 
-    /// The keys of a lock's state and of its crowd.
+    /// The keys of a lock: its state, and its sorted set of claims and leases.
     pub(super) fn lock_keys(&self, name: &LockName) -> [Value; 2] {
         let tag = &self.partitions[self.index_of(name)].tag;
         [format!("{tag}:{name}"), format!("{tag}:queue:{name}")].map(Value::from)
@@ -133,9 +132,9 @@ impl Keyspace {
 }
 
 impl Partition {
-    /// The expiry index.
-    pub(super) fn ends(&self) -> String {
-        format!("{}:ends", self.tag)
+    /// The key of the expiry index.
+    pub(super) fn expiry_index(&self) -> String {
+        format!("{}:expiry", self.tag)
     }
 
     /// A glob that matches the state keys of locks whose names begin with `prefix`.
@@ -186,21 +185,21 @@ mod tests {
             "lock:a}:lock:b",
         ] {
             let name = name(key);
-            let lane = keyspace.lane_of(&name);
-            let slot = keyspace.slot_of(lane);
+            let group = keyspace.group_of(&name);
+            let slot = keyspace.slot_of(group);
             let own = keyspace
                 .lock_keys(&name)
                 .map(|key| key.into_string().unwrap());
             assert_eq!(name_of(&own[0]), Some(name));
-            let lane = keyspace.lane_keys(lane).into_iter();
-            for key in own.into_iter().chain(lane) {
+            let group = keyspace.group_keys(group).into_iter();
+            for key in own.into_iter().chain(group) {
                 assert_eq!(redis_keyslot(key.as_bytes()), slot, "{key}");
             }
         }
     }
 
     #[test]
-    fn a_cluster_holds_sets_of_one_tag() {
+    fn a_cluster_accepts_only_sets_with_one_hash_tag() {
         let set = |one: &str, other: &str| {
             let locks = [one, other].map(|key| (name(key), Share::EXCLUSIVE));
             Locks::new(locks.to_vec()).unwrap()
@@ -219,8 +218,8 @@ mod tests {
         let single = Keyspace::new("forrst", false);
         assert!(single.can_hold(&set("lock:a", "lock:b")));
         assert_eq!(
-            keyspace.lane_of(&name("lock:{t}:a")),
-            keyspace.lane_of(&name("lock:f:{t}:b"))
+            keyspace.group_of(&name("lock:{t}:a")),
+            keyspace.group_of(&name("lock:f:{t}:b"))
         );
     }
 }

@@ -1,5 +1,7 @@
-//! The function library: the source in `lua/` with its constants substituted. Its name contains a hash of the source, so that nodes
-//! of different versions can use one server.
+//! The function library: the source in `lua/` with its constants substituted.
+//!
+//! Its name contains a hash of the source, so that nodes of different versions can use one server, and a library that is there is
+//! always the right one.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -13,7 +15,7 @@ use fred::error::Error as FredError;
 use fred::types::Value;
 use fred::util::sha1_hash;
 
-use super::connection::{Connection, has_prefix};
+use super::connection::{Connection, NO_FUNCTION, has_prefix};
 
 const CONSTANTS: &str = include_str!("lua/constants.lua");
 /// In this order: a function has to be defined before those that call it.
@@ -35,28 +37,28 @@ const PARTS: [&str; 13] = [
 
 /// For how long a node counts as alive after its last heartbeat.
 pub(super) const NODE_TTL: Duration = Duration::from_secs(5);
-/// If no node has sent a heartbeat for this long, the server was unavailable, and not the nodes.
+/// If no node at all has sent a heartbeat for this long, it was the server that was unavailable, and not the nodes.
 const NODE_SILENCE: Duration = Duration::from_millis(2500);
 /// After how long without a heartbeat a node is forgotten.
-const NODE_FORGOTTEN: Duration = Duration::from_secs(600);
-/// For how long an expired lease that no node sweeps is kept.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
-/// After how long without a call a server may have been replaced: nodes call it every second.
-const STOOD_STILL: Duration = Duration::from_secs(3);
+const NODE_RETENTION: Duration = Duration::from_secs(600);
+/// For how long an expired lease is kept that no node sweeps.
+const EXPIRED_LEASE_RETENTION: Duration = Duration::from_secs(60);
+/// After a longer gap between calls a server may have been replaced meanwhile: nodes call it every second.
+const MAX_CALL_GAP: Duration = Duration::from_secs(3);
 /// By how much the clock of a new server may be behind that of the server it replaces.
 const CLOCK_SKEW: Duration = Duration::from_secs(60);
-/// How far ahead of the time the upper bound of the fences is written.
+/// By how much the stored upper bound of the fences is ahead of the time.
 const FENCE_WINDOW: Duration = Duration::from_secs(4);
 /// For how long a key remembers its last fence: longer than [`FENCE_WINDOW`].
 const FENCE_MEMORY: Duration = Duration::from_secs(10);
-/// When to retry if no lease is found that blocks a claim.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The hint when to retry if no lease is found that blocks a claim.
+const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 /// How many claims are followed at most, from the one that reserves a key to the lease that it waits for.
 const MAX_FOLLOWED: u64 = 32;
 /// How many waiting claims one call grants at most, so that it does not block Redis for long.
-const MOST_GRANTS: u64 = 128;
-/// How many leases of a key are kept in its state. If there are more, all are kept in its crowd.
-const MANY: u64 = 32;
+const MAX_GRANTS: u64 = 128;
+/// How many leases of a key are kept in its state. If there are more, all are kept in its sorted set.
+const MAX_INLINE_LEASES: u64 = 32;
 
 /// The source, and the names of its functions.
 #[derive(Debug)]
@@ -109,7 +111,8 @@ impl Library {
     pub(super) async fn load(&self, connection: &Connection) -> Result<(), FredError> {
         let arguments = ["LOAD", &self.source].map(Value::from);
         match connection.command("FUNCTION", arguments.into()).await {
-            // Another call or node was faster. The same name means the same source.
+            // Another call or node was faster; the same name means the same source. The error has no code of its own. `REPLACE` would
+            // avoid it, but would also reset what the library remembers of earlier calls.
             Err(error) if error.details().contains("already exists") => Ok(()),
             loaded => loaded.map(drop),
         }
@@ -132,7 +135,7 @@ pub(super) fn call_arguments(
 
 /// Whether a call failed because the server does not have the function.
 pub(super) fn is_missing(error: &FredError) -> bool {
-    has_prefix(error, "ERR Function not found")
+    has_prefix(error, NO_FUNCTION)
 }
 
 /// Replaces the names of constants by their numbers.
@@ -168,13 +171,13 @@ fn constants() -> HashMap<&'static str, i64> {
         ("CONFIRM_WITHIN", millis(CONFIRM_WITHIN)),
         ("NODE_TTL", millis(NODE_TTL)),
         ("NODE_SILENCE", millis(NODE_SILENCE)),
-        ("NODE_FORGOTTEN", millis(NODE_FORGOTTEN)),
-        ("FORGOTTEN_AFTER", millis(FORGOTTEN_AFTER)),
-        ("STOOD_STILL", millis(STOOD_STILL)),
-        ("LOOK_AGAIN", millis(LOOK_AGAIN)),
+        ("NODE_RETENTION", millis(NODE_RETENTION)),
+        ("EXPIRED_LEASE_RETENTION", millis(EXPIRED_LEASE_RETENTION)),
+        ("MAX_CALL_GAP", millis(MAX_CALL_GAP)),
+        ("DEFAULT_RETRY", millis(DEFAULT_RETRY)),
         ("MAX_FOLLOWED", number(MAX_FOLLOWED)),
-        ("MOST_GRANTS", number(MOST_GRANTS)),
-        ("MANY", number(MANY)),
+        ("MAX_GRANTS", number(MAX_GRANTS)),
+        ("MAX_INLINE_LEASES", number(MAX_INLINE_LEASES)),
         (
             "FENCE_EPOCH",
             number(Fences::EPOCH_MILLIS) * per_millisecond,
@@ -197,7 +200,8 @@ mod tests {
 
     #[test]
     fn constants_are_whole_words() {
-        let text = with_constants("local FENCE_MAX, x = MANY, { LOCKS, C_LOCKS, BLOCKS }");
+        let text =
+            with_constants("local FENCE_MAX, x = MAX_INLINE_LEASES, { LOCKS, C_LOCKS, BLOCKS }");
         let expected = "local 900000000000000, x = 32, { 11, 6, BLOCKS }";
         assert_eq!(text, expected);
     }
@@ -210,8 +214,8 @@ mod tests {
             "ARGV",
             "META",
             "NODES",
-            "GONE",
-            "NEWS",
+            "TOMBSTONES",
+            "COUNTERS",
             "COMMANDS",
             "FAST_PATHS",
             "PREFIX",

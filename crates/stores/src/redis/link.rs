@@ -1,40 +1,41 @@
-//! The state that the store and its tasks share, and what they do with it: submit orders, and keep the calls of this process that
-//! wait in Redis.
+//! The state that the store and its tasks share, and what they do with it.
+//!
+//! They submit commands, and bring the calls of this process that wait in Redis to their outcome, whatever happens to messages.
 
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use forrst_lock::model::{Acquire, Acquired, Command, Obstacle, Outcome, Wait, Wake};
+use forrst_lock::model::{Acquire, Acquired, Command, Obstacle, Outcome, Wake};
 use forrst_lock::{Answer, Fence, Lease, LockName, Nodes, Reading, StoreError, Ticket, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
+use super::command::LibraryCommand;
 use super::connection::{Connections, NOT_CONNECTED};
-use super::header::Header;
+use super::group::PartitionGroup;
+use super::header::CallHeader;
 use super::keyspace::Keyspace;
-use super::lane::Lane;
 use super::library::Library;
-use super::order::Order;
-use super::queue::Answered;
+use super::queue::CommandAnswer;
 use super::replication::Replication;
-use super::reply::Done;
+use super::reply::CommandResult;
 use super::unpack::BadReply;
-use super::waiters::{Known, Rejoin, Waiters};
+use super::waiters::{Delivery, Rejoin, Waiters};
 
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) connections: Arc<Connections>,
     pub(super) keyspace: Keyspace,
     pub(super) library: Library,
-    pub(super) header: Header,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) header: CallHeader,
+    pub(super) groups: Vec<PartitionGroup>,
     /// The subscribers of this process.
     pub(super) nodes: Nodes,
     pub(super) waiters: Waiters,
-    /// Set if a grant counts only when replicas have it.
+    /// Set if a grant counts only once replicas have it.
     pub(super) replication: Option<Replication>,
     pub(super) timeout: Duration,
-    /// Why this Redis must not grant anything with its current settings.
+    /// Why nothing may be granted with the current settings of Redis, if so.
     pub(super) refusal: RwLock<Option<String>>,
     pub(super) rollbacks: mpsc::UnboundedSender<(LockName, Ticket)>,
     /// How many calls still have to be rolled back.
@@ -42,22 +43,22 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn lane_of(&self, name: &LockName) -> &Lane {
-        &self.lanes[self.keyspace.lane_of(name)]
+    pub(super) fn group_of(&self, name: &LockName) -> &PartitionGroup {
+        &self.groups[self.keyspace.group_of(name)]
     }
 
-    /// Submits an order and waits for its answer. The answer of Redis is read even if the caller has disconnected, because it may
+    /// Submits a command and waits for its answer. The reply of Redis is read even if the caller has disconnected, because it may
     /// concern other calls.
     ///
-    /// An order that has timed out is never run: it carries the time until which Redis may begin it.
-    pub(super) async fn order(
+    /// A command that has timed out is never run: it carries the time until which Redis may begin it.
+    pub(super) async fn submit(
         self: &Arc<Self>,
-        lane: &Lane,
-        order: Order,
-    ) -> Result<Answered, StoreError> {
+        group: &PartitionGroup,
+        command: LibraryCommand,
+    ) -> Result<CommandAnswer, StoreError> {
         let submitted = Instant::now();
-        let answered = lane.queue.push(order, submitted)?;
-        self.begin_call(lane);
+        let answered = group.queue.push(command, submitted)?;
+        self.begin_call(group);
         match timeout_at(submitted + self.timeout, answered).await {
             Ok(Ok(answered)) => answered,
             Ok(Err(_)) => Err(StoreError::MaybeDone(
@@ -70,12 +71,12 @@ impl Link {
     pub(super) async fn step(
         self: &Arc<Self>,
         command: Command,
-    ) -> Result<(Outcome, Answered), StoreError> {
-        let lane = command.names().next().map(|name| self.lane_of(name));
-        // A command that names no lock may go to any lane.
-        let lane = lane.unwrap_or(&self.lanes[0]);
-        let mut answered = self.order(lane, Order::Step(command)).await?;
-        match answered.done.take_outcome() {
+    ) -> Result<(Outcome, CommandAnswer), StoreError> {
+        let group = command.names().next().map(|name| self.group_of(name));
+        // A command that names no lock can go to any group.
+        let group = group.unwrap_or(&self.groups[0]);
+        let mut answered = self.submit(group, LibraryCommand::Step(command)).await?;
+        match answered.result.take_outcome() {
             Some(outcome) => Ok((outcome?, answered)),
             None => Err(BadReply("outcome").into()),
         }
@@ -93,7 +94,7 @@ impl Link {
         Ok(())
     }
 
-    /// Refuses grants only: what is held can be extended and released.
+    /// Fails if the settings of Redis can lose locks. Checked for grants only: held leases can be extended and released.
     pub(super) fn check_settings(&self) -> Result<(), StoreError> {
         let refusal = self.refusal.read();
         match refusal.ok().and_then(|refusal| refusal.clone()) {
@@ -105,7 +106,7 @@ impl Link {
     async fn run_acquire(
         self: &Arc<Self>,
         acquire: Acquire,
-    ) -> Result<(Acquired, Answered), StoreError> {
+    ) -> Result<(Acquired, CommandAnswer), StoreError> {
         self.check_settings()?;
         let since = Instant::now();
         let (outcome, answered) = self.step(Command::Acquire(acquire)).await?;
@@ -118,20 +119,26 @@ impl Link {
         Ok((acquired, answered))
     }
 
-    /// Wakes a call of this process that has left its queue in this lane.
-    pub(super) fn deliver(&self, lane: &Lane, ticket: Ticket, wake: &Wake, reading: Reading) {
+    /// Wakes a call of this process that has left its queue in this group.
+    pub(super) fn deliver(
+        &self,
+        group: &PartitionGroup,
+        ticket: Ticket,
+        wake: &Wake,
+        reading: Reading,
+    ) {
         let deadline = self.waiters.deadline(ticket);
         if matches!(wake, Wake::TimedOut(_)) && deadline.is_some_and(|it| it > Instant::now()) {
-            // By the clock of another server than the one at which it began to wait: it has to rejoin the queue.
-            return lane.request_recheck();
+            // It timed out by the clock of another server than the one at which it began to wait: it has to rejoin the queue.
+            return group.request_recheck();
         }
         let is_granted = matches!(wake, Wake::Granted(_));
-        if self.waiters.take(ticket, is_granted) != Known::Answered {
+        if self.waiters.take(ticket, is_granted) != Delivery::Ignored {
             self.wake(ticket, wake, reading);
         }
     }
 
-    /// A grant whose call has ended is rolled back.
+    /// Wakes a call. A grant whose call has ended is rolled back.
     fn wake(&self, ticket: Ticket, wake: &Wake, reading: Reading) {
         let is_received = self.nodes.wake(ticket, wake, reading);
         if let Wake::Granted(lease) = wake
@@ -144,10 +151,10 @@ impl Link {
     /// Confirms a grant that another node made to a waiter of this node, and then wakes the waiter.
     pub(super) fn confirm(self: &Arc<Self>, name: LockName, ticket: Ticket, fence: Fence) {
         match self.waiters.start_resolving(ticket) {
-            Known::Taken => {}
-            Known::Answered => return,
-            // Without its call it would never be released.
-            Known::Unknown => return self.abandon(&name, ticket),
+            Delivery::Accepted => {}
+            Delivery::Ignored => return,
+            // Without its call the lease would never be released.
+            Delivery::UnknownCall => return self.abandon(&name, ticket),
         }
         let link = self.clone();
         tokio::spawn(async move {
@@ -158,15 +165,15 @@ impl Link {
                 }
                 // The lease has ended already.
                 Ok((None, _)) => {
-                    // Messages that came meanwhile do not matter, because it rejoins.
-                    let _ = link.waiters.still_waits(ticket);
+                    // Messages that came meanwhile do not matter, because the call rejoins.
+                    let _ = link.waiters.end_resolving(ticket);
                     if link.rejoin(&name, ticket).await.is_err() {
-                        link.lane_of(&name).request_recheck();
+                        link.group_of(&name).request_recheck();
                     }
                 }
                 Err(_) => {
-                    let _ = link.waiters.still_waits(ticket);
-                    link.lane_of(&name).request_recheck();
+                    let _ = link.waiters.end_resolving(ticket);
+                    link.group_of(&name).request_recheck();
                 }
             }
         });
@@ -176,7 +183,7 @@ impl Link {
         self: &Arc<Self>,
         name: &LockName,
         fence: Fence,
-    ) -> Result<(Option<Lease>, Answered), StoreError> {
+    ) -> Result<(Option<Lease>, CommandAnswer), StoreError> {
         let since = Instant::now();
         let name = name.clone();
         let (outcome, answered) = self.step(Command::Confirm { name, fence }).await?;
@@ -209,20 +216,20 @@ impl Link {
         let (acquired, reading) = match self.run_acquire(acquire).await {
             Ok((acquired, answered)) => (acquired, answered.reading),
             Err(error) => {
-                let _ = self.waiters.still_waits(ticket);
+                let _ = self.waiters.end_resolving(ticket);
                 return Err(error);
             }
         };
         let wake = match acquired {
             Acquired::Queued { position, .. } => {
                 self.waiters.set_position(ticket, position);
-                if self.waiters.still_waits(ticket) {
-                    self.lane_of(name).request_recheck();
+                if self.waiters.end_resolving(ticket) {
+                    self.group_of(name).request_recheck();
                 }
                 return Ok(());
             }
             Acquired::TimedOut if deadline > Instant::now() => {
-                let _ = self.waiters.still_waits(ticket);
+                let _ = self.waiters.end_resolving(ticket);
                 let why = "the clock of Redis was set meanwhile";
                 return Err(StoreError::NotDone(why.into()));
             }
@@ -243,13 +250,13 @@ impl Link {
     /// What the clock of the server that has this lock will read at a future instant.
     fn server_time_at(&self, name: &LockName, at: Instant) -> Timestamp {
         let left = |reading: Reading| reading.now + at.saturating_duration_since(reading.at);
-        self.reading(self.lane_of(name))
+        self.reading(self.group_of(name))
             .map_or(Timestamp::from_millis(0), left)
     }
 
-    /// The clock of a lane's server; `None` while it is not connected.
-    pub(super) fn reading(&self, lane: &Lane) -> Option<Reading> {
-        let connection = self.connections.find(lane.slot)?;
+    /// The clock of a group's server; `None` while the server is not connected.
+    pub(super) fn reading(&self, group: &PartitionGroup) -> Option<Reading> {
+        let connection = self.connections.find(group.slot)?;
         Some(connection.clock().reading())
     }
 
@@ -257,14 +264,16 @@ impl Link {
     pub(super) async fn until_replicated(
         &self,
         lease: &Lease,
-        answered: &Answered,
+        answered: &CommandAnswer,
         since: Instant,
     ) -> Result<(), StoreError> {
         match &self.replication {
             Some(replication) => {
-                let slot = self.lane_of(lease.name()).slot;
+                let slot = self.group_of(lease.name()).slot;
                 let instance = answered.instance.clone();
-                replication.of(slot, instance, since + self.timeout).await
+                replication
+                    .wait_for(slot, instance, since + self.timeout)
+                    .await
             }
             None => Ok(()),
         }
@@ -282,30 +291,21 @@ impl Link {
         acquire: Acquire,
     ) -> Result<Answer<Acquired>, StoreError> {
         let ticket = acquire.ticket;
-        let waits = match &acquire.wait {
-            Some(Wait { timeout, .. }) => {
-                let deadline = Instant::now() + *timeout;
-                self.waiters.add(acquire.clone(), deadline);
-                true
-            }
-            None => false,
-        };
+        let may_wait = self.waiters.add(&acquire);
         let result = self.run_acquire(acquire).await;
-        let position = match &result {
-            Ok((Acquired::Queued { position, .. }, _)) => Some(*position),
-            _ => None,
-        };
-        match position {
-            Some(position) => self.waiters.set_position(ticket, position),
-            None if waits => self.waiters.remove(ticket),
-            None => {}
+        match &result {
+            Ok((Acquired::Queued { position, .. }, _)) => {
+                self.waiters.set_position(ticket, *position);
+            }
+            _ if may_wait => self.waiters.remove(ticket),
+            _ => {}
         }
         let (outcome, answered) = result?;
         Ok(answered.with(outcome))
     }
 }
 
-impl Answered {
+impl CommandAnswer {
     pub(super) fn with<T>(&self, outcome: T) -> Answer<T> {
         Answer {
             outcome,
@@ -314,8 +314,8 @@ impl Answered {
     }
 }
 
-impl Done {
-    /// The outcome of a step; `None` if it was another order.
+impl CommandResult {
+    /// The outcome of a step; `None` if it was another command.
     fn take_outcome(&mut self) -> Option<Result<Outcome, StoreError>> {
         match std::mem::replace(self, Self::Abandoned) {
             Self::Outcome(outcome) => Some(Ok(outcome)),

@@ -1,7 +1,7 @@
 //! Iteration over locks: pages of those that are held, and a sweep of those that are due.
 //!
-//! There is no index by name. The expiry index of a partition contains all locks that are held there, and a page scans it
-//! whole, in small steps; a partition has one sixty-fourth of all locks.
+//! There is no index by name. The expiry index of a partition contains all locks that are held there. A page scans it completely, in
+//! small steps; a partition has one sixty-fourth of all locks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,20 +11,22 @@ use forrst_lock::{ListError, ListRequest, LockName, Page, StoreError, Timestamp}
 use fred::types::Value;
 use futures_util::future::{join_all, try_join_all};
 
+use super::command::LibraryCommand;
 use super::connection::{NOT_CONNECTED, store_error};
+use super::group::PartitionGroup;
 use super::keyspace::{Partition, name_of};
-use super::lane::Lane;
 use super::link::Link;
-use super::order::Order;
 use super::unpack::BadReply;
 
-/// How many partitions are listed at once, how many entries of one are read in one step, and how many locks are settled at once.
+/// How many partitions are listed concurrently.
 const LISTED_AT_ONCE: usize = 16;
+/// How many entries of an expiry index are read in one step.
 const SCANNED_AT_ONCE: &str = "1000";
+/// How many locks are settled concurrently.
 const SETTLED_AT_ONCE: usize = 64;
 
 impl Link {
-    /// Sorted by partition, and by name within each.
+    /// A page of held locks, sorted by partition, and by name within each.
     pub(super) async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
         let mut after = request.after()?;
         self.check_connected()?;
@@ -36,16 +38,16 @@ impl Link {
         let mut locks = Vec::new();
         while next < partitions.len() && locks.len() <= request.limit {
             let wanted = request.limit + 1 - locks.len();
-            let group = self.group(next, wanted).await?;
-            let names = try_join_all(group.map(|index| {
+            let indexes = self.next_partitions(next, wanted).await?;
+            let names = try_join_all(indexes.map(|index| {
                 let after = after.as_ref().filter(|_| index == next);
                 self.names(&partitions[index], &request.prefix, after, wanted)
             }))
             .await?;
             after = None;
             for names in names {
-                let lane = &self.lanes[next % self.lanes.len()];
-                let found = self.inspect_all(lane, &names).await?;
+                let group = &self.groups[next % self.groups.len()];
+                let found = self.inspect_all(group, &names).await?;
                 now = now.min(found.now);
                 locks.extend(found.outcome.into_iter().filter(|it| it.holder_count > 0));
                 // There may be more, as expired leases are not listed.
@@ -65,17 +67,17 @@ impl Link {
         Ok(Page::cut(locks, request.limit, now))
     }
 
-    /// The partitions from `first` on that likely have enough locks for a page.
-    async fn group(
+    /// The indexes of the partitions from `first` on that probably have enough locks for a page.
+    async fn next_partitions(
         &self,
         first: usize,
         wanted: usize,
     ) -> Result<impl Iterator<Item = usize> + use<>, StoreError> {
         let partitions = self.keyspace.partitions()[first..].iter();
         let sizes = try_join_all(partitions.take(LISTED_AT_ONCE).map(async |partition| {
-            let connection = self.connections.to(partition.slot)?;
+            let connection = self.connections.connection_for(partition.slot)?;
             let size = connection
-                .command("ZCARD", vec![partition.ends().into()])
+                .command("ZCARD", vec![partition.expiry_index().into()])
                 .await;
             Ok::<_, StoreError>(size.map_err(store_error)?.as_usize().unwrap_or(0))
         }))
@@ -98,13 +100,13 @@ impl Link {
         after: Option<&LockName>,
         count: usize,
     ) -> Result<Vec<LockName>, StoreError> {
-        let connection = self.connections.to(partition.slot)?;
+        let connection = self.connections.connection_for(partition.slot)?;
         let pattern = partition.pattern(prefix);
         let mut found = BTreeSet::new();
         let mut cursor = "0".to_owned();
         loop {
             let arguments = [
-                &partition.ends(),
+                &partition.expiry_index(),
                 &cursor,
                 "MATCH",
                 &pattern,
@@ -134,7 +136,7 @@ impl Link {
     }
 
     fn time(&self) -> Result<Timestamp, StoreError> {
-        let reading = self.lanes.first().and_then(|lane| self.reading(lane));
+        let reading = self.groups.first().and_then(|group| self.reading(group));
         let not_connected = || StoreError::NotDone(NOT_CONNECTED.into());
         reading.map(|reading| reading.now).ok_or_else(not_connected)
     }
@@ -147,22 +149,22 @@ impl Link {
         first: usize,
     ) -> Result<usize, StoreError> {
         self.check_connected()?;
-        let mut lanes: Vec<&Lane> = self.lanes.iter().collect();
-        lanes.rotate_left(first % self.lanes.len());
-        let due = join_all(lanes.into_iter().map(async |lane| {
-            let mut ends: Vec<Value> = self.ends_of(lane).collect();
+        let mut groups: Vec<&PartitionGroup> = self.groups.iter().collect();
+        groups.rotate_left(first % self.groups.len());
+        let due = join_all(groups.into_iter().map(async |group| {
+            let mut ends: Vec<Value> = self.expiry_indexes(group).collect();
             let count = ends.len();
             ends.rotate_left(first % count);
             let arguments = vec![Value::from(limit.to_string())];
-            self.call_function(lane, &self.library.due, ends, arguments)
+            self.call_function(group, &self.library.due, ends, arguments)
                 .await
         }));
         let due = successes(due.await)?.into_iter().flat_map(lock_names);
         let due: Vec<LockName> = due.take(limit).collect();
         for names in due.chunks(SETTLED_AT_ONCE) {
             let settled = names.iter().map(async |name| {
-                let settle = Order::Step(Command::Settle(name.clone()));
-                self.order(self.lane_of(name), settle).await.map(drop)
+                let settle = LibraryCommand::Step(Command::Settle(name.clone()));
+                self.submit(self.group_of(name), settle).await.map(drop)
             });
             successes(join_all(settled).await)?;
         }
@@ -191,7 +193,7 @@ fn lock_names(keys: Value) -> Vec<LockName> {
     names.filter_map(|key| name_of(&key)).collect()
 }
 
-/// The values of those that succeeded; an error only if none did.
+/// The values of the results that succeeded; an error only if none did.
 fn successes<T>(results: Vec<Result<T, StoreError>>) -> Result<Vec<T>, StoreError> {
     let (mut done, mut failed) = (Vec::new(), None);
     for result in results {

@@ -1,5 +1,7 @@
 //! The subscription to the messages of other nodes: that a waiter of this node was granted a lease or has left its queue, or that a
-//! lease of its own was changed or has ended.
+//! lease of this node was changed or has ended.
+//!
+//! A node also publishes to its own channel: if that stops arriving, the subscription is replaced.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,15 +18,15 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use super::connect::{FIRST_PAUSE, LONGEST_PAUSE, RunningClient};
 use super::connection::Connections;
 use super::link::Link;
-use super::message::{Message, News};
+use super::message::{NodeMessage, Notification};
 use super::unpack::Unpacker;
 
-/// How often a node publishes to its own channel, to notice when its subscription is dead.
-const BEAT: Duration = Duration::from_secs(1);
-/// After how long without a message a subscription is replaced.
+/// How often a node publishes a heartbeat to its own channel.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// After how long without a message a subscription counts as dead.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// A connection to one server that is subscribed to a channel. In a cluster each server delivers what is published at any of them.
+/// A connection to one server that is subscribed to a channel. In a cluster, each server delivers what is published at any of them.
 pub(super) struct Subscription {
     running: RunningClient,
     server: Option<Server>,
@@ -32,7 +34,7 @@ pub(super) struct Subscription {
 }
 
 impl Subscription {
-    /// Subscribes at any server, if possible not at `last`.
+    /// Subscribes at a random server, if possible not at `last`.
     pub(super) async fn connect(
         connections: &Connections,
         channel: &str,
@@ -75,8 +77,8 @@ async fn connect_again(link: &Link, last: Option<Server>) -> Subscription {
 
 /// Handles messages until the subscription is dead.
 async fn listen(link: &Arc<Link>, subscription: &mut Subscription) {
-    let mut beat = interval(BEAT);
-    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut heartbeat = interval(HEARTBEAT);
+    heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last_received = Instant::now();
     loop {
         tokio::select! {
@@ -85,12 +87,12 @@ async fn listen(link: &Arc<Link>, subscription: &mut Subscription) {
                     last_received = Instant::now();
                     handle(link, &message);
                 }
-                // The next heartbeat finds that messages were missed.
+                // The next heartbeat of the group shows that messages were missed.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             },
             _ = subscription.running.ended() => return,
-            _ = beat.tick() => {
+            _ = heartbeat.tick() => {
                 if last_received.elapsed() > SILENCE {
                     tracing::warn!("the subscription at Redis is silent: subscribing again");
                     return;
@@ -112,42 +114,42 @@ async fn listen(link: &Arc<Link>, subscription: &mut Subscription) {
 
 fn handle(link: &Arc<Link>, message: &PubSubMessage) {
     let packed = message.value.as_bytes().unwrap_or_default();
-    // This node's own beat.
+    // This node's own heartbeat.
     if packed.is_empty() {
         return;
     }
-    let Message {
+    let NodeMessage {
         number,
-        lane_key,
-        news,
+        group_key,
+        notifications,
     } = match Unpacker::new(packed).message() {
         Ok(message) => message,
         Err(error) => return tracing::warn!(%error, "cannot read a message from another node"),
     };
-    let Some(lane) = link.lanes.iter().find(|lane| lane.keys[0] == lane_key) else {
+    let Some(group) = link.groups.iter().find(|group| group.keys[0] == group_key) else {
         return tracing::warn!(
-            lane_key,
-            "a message from another node is about an unknown lane"
+            group_key,
+            "a message from another node is about an unknown partition group"
         );
     };
-    let before = lane.last_message.swap(number, Ordering::Relaxed);
+    let before = group.last_message.swap(number, Ordering::Relaxed);
     if number != before + 1 {
-        lane.request_recheck();
+        group.request_recheck();
     }
-    let reading = link.reading(lane);
-    for one in news {
-        match (one, reading) {
-            (News::Granted(name, ticket, fence), _) => link.confirm(name, ticket, fence),
-            (News::Ended(name, fence), _) => link.nodes.ended_elsewhere(&name, fence),
-            (News::Woken(ticket, wake), Some(reading)) => {
-                link.deliver(lane, ticket, &wake, reading);
+    let reading = link.reading(group);
+    for notification in notifications {
+        match (notification, reading) {
+            (Notification::Granted(name, ticket, fence), _) => link.confirm(name, ticket, fence),
+            (Notification::Ended(name, fence), _) => link.nodes.ended_elsewhere(&name, fence),
+            (Notification::Woken(ticket, wake), Some(reading)) => {
+                link.deliver(group, ticket, &wake, reading);
             }
-            (News::Changed(name, fence, expires_at), Some(reading)) => {
+            (Notification::Changed(name, fence, expires_at), Some(reading)) => {
                 link.nodes
                     .changed_elsewhere(&name, fence, expires_at, reading);
             }
-            // Without a connection the server's clock is unknown, and with it the times in the message.
-            (News::Woken(..) | News::Changed(..), None) => lane.request_recheck(),
+            // Without a connection the server's clock is unknown, so the times in the message cannot be converted.
+            (Notification::Woken(..) | Notification::Changed(..), None) => group.request_recheck(),
         }
     }
 }

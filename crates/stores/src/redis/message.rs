@@ -1,57 +1,60 @@
 //! The messages that nodes publish to each other: what one node's step means for another.
+//!
+//! They only save time: each is numbered, so a node notices a lost one, and queries Redis.
 
 use forrst_lock::model::Wake;
 use forrst_lock::{Fence, LockName, Ticket, Timestamp};
 
 use super::unpack::{BadReply, Unpacker};
 
-/// One message to this node.
+/// A message to this node.
 #[derive(Debug)]
-pub(super) struct Message {
-    /// Counted for each node and lane.
+pub(super) struct NodeMessage {
+    /// Counts the messages of a group to this node.
     pub(super) number: u64,
-    pub(super) lane_key: String,
-    pub(super) news: Vec<News>,
+    pub(super) group_key: String,
+    pub(super) notifications: Vec<Notification>,
 }
 
-/// What another node's step means for this one.
+/// What another node's step has changed for this one.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum Notification {
     /// A call of this node was granted a lease, which it has to confirm.
     Granted(LockName, Ticket, Fence),
     /// A call of this node has left its queue.
     Woken(Ticket, Wake),
-    /// A lease that was granted through this node has ended, or has another end.
+    /// A lease that was granted through this node has ended, or has another expiry.
     Ended(LockName, Fence),
     Changed(LockName, Fence, Timestamp),
 }
 
 impl Unpacker<'_> {
-    pub(super) fn message(&mut self) -> Result<Message, BadReply> {
+    /// The numbers of the kinds are those in `constants.lua`.
+    pub(super) fn message(&mut self) -> Result<NodeMessage, BadReply> {
         self.list("message")?;
         let number = self.number("number")?;
-        let lane_key = self.text("lane")?.to_owned();
-        let count = self.list("news")?;
-        let news = (0..count).map(|_| {
-            self.list("news")?;
+        let group_key = self.text("group")?.to_owned();
+        let count = self.list("notifications")?;
+        let notifications = (0..count).map(|_| {
+            self.list("notification")?;
             Ok(match self.number("kind")? {
                 1 => {
                     let ticket = self.ticket()?;
-                    News::Granted(self.name()?, ticket, self.fence()?)
+                    Notification::Granted(self.name()?, ticket, self.fence()?)
                 }
-                5 => News::Ended(self.name()?, self.fence()?),
-                6 => News::Changed(self.name()?, self.fence()?, self.time()?),
+                5 => Notification::Ended(self.name()?, self.fence()?),
+                6 => Notification::Changed(self.name()?, self.fence()?, self.time()?),
                 kind => {
                     let ticket = self.ticket()?;
-                    News::Woken(ticket, self.wake(kind)?)
+                    Notification::Woken(ticket, self.wake(kind)?)
                 }
             })
         });
-        let news = news.collect::<Result<_, BadReply>>()?;
-        Ok(Message {
+        let notifications = notifications.collect::<Result<_, BadReply>>()?;
+        Ok(NodeMessage {
             number,
-            lane_key,
-            news,
+            group_key,
+            notifications,
         })
     }
 

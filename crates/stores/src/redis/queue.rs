@@ -1,9 +1,9 @@
-//! The orders of one lane that have not been answered: batching, and their order.
+//! The commands of a partition group that have not been answered: how they are batched, and kept in their order.
 //!
-//! Orders that arrive while calls are under way go with the next call, and a lone order is sent at once. Calls are sent one after
-//! the other on one connection, so orders run in the order in which they were submitted. Some have to be sent again; the library
-//! then does not run the orders behind them on the same keys either, not even those of a call that was already sent. Nothing
-//! else is sent until all of them are back in the queue.
+//! Commands that arrive while calls are under way go with the next call, and a lone command is sent at once. Calls are sent one after
+//! the other on one connection, so commands run in the order in which they were submitted. If one has to be sent again, the library
+//! does not run later commands on its keys either, including those of a call that was already sent. Nothing else is sent until all of
+//! them are back in the queue.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,46 +12,46 @@ use forrst_lock::{LockName, Reading, StoreError, Timestamp};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::order::Order;
-use super::reply::Done;
+use super::command::LibraryCommand;
+use super::reply::CommandResult;
 
-/// How many orders go with one call.
+/// How many commands go with one call at most.
 const MAX_BATCH: usize = 64;
-/// How many calls of a lane are under way at once: while one is being answered, Redis can run the next.
+/// How many calls of a group are under way at once: while one is being answered, Redis can run the next.
 const MAX_IN_FLIGHT: usize = 2;
-/// More than this means that Redis does not keep up.
+/// Longer queues are refused: Redis does not keep up.
 const MAX_QUEUED: usize = 100_000;
-/// With how many keys an order is sent at most. Each time it is sent again, it has all keys it was found to need so far.
+/// With how many keys a command is sent at most. Each time it is sent again, all keys that it was found to need are declared.
 const MAX_NEEDED: usize = 256;
 
-/// The answer to one order, with the server's time and name.
+/// The answer to one command, with the server's time and name.
 #[derive(Debug)]
-pub(super) struct Answered {
-    pub(super) done: Done,
+pub(super) struct CommandAnswer {
+    pub(super) result: CommandResult,
     pub(super) now: Timestamp,
     pub(super) reading: Reading,
     /// The server that answered: see [`Replication`](super::replication::Replication).
     pub(super) instance: Arc<str>,
 }
 
-/// An order in the queue or in a call.
+/// A command in the queue or in a call.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) order: Order,
-    /// The locks that it names, then those that it was found to need.
+    pub(super) command: LibraryCommand,
+    /// The locks that the command names, then those that it was found to need.
     pub(super) names: Vec<LockName>,
-    /// How many of `names` it names itself.
+    /// How many of `names` the command names itself.
     pub(super) named: usize,
-    /// Counts the jobs of the queue: the order in which they run.
+    /// Numbers the jobs in the order in which they run.
     sequence: u64,
     pub(super) submitted: Instant,
-    /// Redis has refused it once as late, which may be due to outdated bounds of the server's clock.
+    /// Redis has refused it once as too late, which may be due to outdated bounds of the server's clock.
     pub(super) was_late: bool,
-    answer: oneshot::Sender<Result<Answered, StoreError>>,
+    answer: oneshot::Sender<Result<CommandAnswer, StoreError>>,
 }
 
 impl Job {
-    /// Adds locks whose keys have to be declared. Returns whether it can be sent again.
+    /// Adds locks whose keys have to be declared. Returns whether the job can be sent again.
     pub(super) fn needs(&mut self, names: Vec<LockName>) -> bool {
         let before = self.names.len();
         for name in names {
@@ -62,8 +62,8 @@ impl Job {
         self.names.len() > before && self.names.len() <= MAX_NEEDED
     }
 
-    pub(super) fn answer(self, answered: Answered) {
-        // Fails if the caller has disconnected, who then needs no answer.
+    pub(super) fn answer(self, answered: CommandAnswer) {
+        // Fails if the caller has disconnected, and needs no answer.
         let _ = self.answer.send(Ok(answered));
     }
 
@@ -73,17 +73,17 @@ impl Job {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Queue {
-    state: Mutex<State>,
-    /// Its holder sends the next call.
+pub(super) struct CommandQueue {
+    state: Mutex<QueueState>,
+    /// The task that holds this sends the next call.
     turn: tokio::sync::Mutex<()>,
-    /// A call was answered, and those of its orders that have to be sent again are back in the queue.
+    /// Notified when a call was answered, and its commands that have to be sent again are back in the queue.
     answered: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// By their sequence numbers.
+struct QueueState {
+    /// Sorted by sequence number.
     jobs: VecDeque<Job>,
     last_sequence: u64,
     /// How many tasks send calls.
@@ -92,20 +92,20 @@ struct State {
     sent: u64,
     /// How many of them have not been answered.
     unanswered: usize,
-    /// Some orders have to be sent again, and orders behind them may be under way.
+    /// Some commands have to be sent again, and later ones may be under way.
     is_repeating: bool,
-    /// Redis was full. A call with acquires in it may be refused as a whole then, so the others are sent apart from them.
+    /// Redis was full. It may then refuse a call with acquires as a whole, so other commands are sent in separate calls.
     is_full: bool,
 }
 
-/// The orders of one call, until it is answered.
+/// The commands of a call, until it is answered.
 #[derive(Debug)]
 pub(super) struct Batch<'a> {
-    queue: &'a Queue,
+    queue: &'a CommandQueue,
     pub(super) jobs: Vec<Job>,
-    /// Counts the calls of the lane.
+    /// Numbers the calls of the group.
     pub(super) number: u64,
-    /// It was sent before the call in front of it was answered.
+    /// Sent before the previous call was answered.
     pub(super) is_pipelined: bool,
 }
 
@@ -116,19 +116,19 @@ impl Drop for Batch<'_> {
     }
 }
 
-impl Queue {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl CommandQueue {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an order, which is sent with the next call.
+    /// Adds a command, which is sent with the next call.
     pub(super) fn push(
         &self,
-        order: Order,
+        command: LibraryCommand,
         submitted: Instant,
-    ) -> Result<oneshot::Receiver<Result<Answered, StoreError>>, StoreError> {
+    ) -> Result<oneshot::Receiver<Result<CommandAnswer, StoreError>>, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let names = order.names();
+        let names = command.names();
         let mut state = self.state();
         if state.jobs.len() >= MAX_QUEUED {
             let why = "too many commands wait for Redis";
@@ -139,7 +139,7 @@ impl Queue {
         state.jobs.push_back(Job {
             named: names.len(),
             sequence,
-            order,
+            command,
             names,
             submitted,
             was_late: false,
@@ -148,7 +148,7 @@ impl Queue {
         Ok(answered)
     }
 
-    /// Whether one more task may send calls. If so, it counts as started, and has to use [`turns`](Self::turns).
+    /// Whether one more task may send calls. If so, the task counts as started, and has to use [`turns`](Self::turns).
     pub(super) fn begin_call(&self) -> bool {
         let mut state = self.state();
         let may_begin = state.in_flight < MAX_IN_FLIGHT && !state.jobs.is_empty();
@@ -163,17 +163,17 @@ impl Queue {
         }
     }
 
-    /// The orders of the next call. If there are none, the task of the caller no longer counts as one that sends calls.
+    /// The commands of the next call. If there are none, the caller's task no longer counts as one that sends calls.
     fn take_batch(&self) -> Option<Batch<'_>> {
         let mut state = self.state();
         let mut jobs: Vec<Job> = Vec::new();
         let is_full = state.is_full;
         let fits = |jobs: &[Job], next: &Job| {
-            let is_same = |job: &Job| job.order.runs_when_full() == next.order.runs_when_full();
+            let is_same = |job: &Job| job.command.runs_when_full() == next.command.runs_when_full();
             jobs.len() < MAX_BATCH && (!is_full || jobs.first().is_none_or(is_same))
         };
         while let Some(job) = state.jobs.pop_front_if(|next| fits(&jobs, next)) {
-            // An order whose caller has given up is not sent.
+            // A command whose caller has disconnected is not sent.
             if !job.answer.is_closed() {
                 jobs.push(job);
             }
@@ -199,7 +199,7 @@ impl Queue {
         self.state().is_full = is_full;
     }
 
-    /// Puts orders that have to be sent again back where they were.
+    /// Puts commands that have to be sent again back at their positions.
     pub(super) fn put_back(&self, jobs: Vec<Job>) {
         let mut state = self.state();
         state.is_repeating |= !jobs.is_empty();
@@ -212,13 +212,13 @@ impl Queue {
 
 /// One of the tasks that send calls, batch after batch.
 pub(super) struct Turns<'a> {
-    queue: &'a Queue,
+    queue: &'a CommandQueue,
     has_ended: bool,
 }
 
 impl<'a> Turns<'a> {
-    /// The orders of the next call, once it may be sent; it has to be sent before the guard is dropped. `None` when there is nothing
-    /// left to send.
+    /// Waits until the next call may be sent, and returns its commands. The call has to be sent before the guard is dropped. `None` when
+    /// there is nothing left to send.
     pub(super) async fn next_batch(
         &mut self,
     ) -> Option<(tokio::sync::MutexGuard<'a, ()>, Batch<'a>)> {

@@ -1,11 +1,11 @@
-//! Read-only calls: the state of locks, their queues, and how many locks there are.
+//! Read-only calls: the state of locks, their queues, and how many locks there are. They are not batched with commands.
 
 use forrst_lock::{Answer, Counts, LockName, LockStatus, StoreError, Timestamp, Waiter};
 use fred::types::Value;
 use futures_util::future::try_join_all;
 
 use super::connection::store_error;
-use super::lane::Lane;
+use super::group::PartitionGroup;
 use super::link::Link;
 use super::unpack::{BadReply, Unpacker};
 
@@ -15,20 +15,20 @@ const READ_AT_ONCE: usize = 64;
 impl Link {
     pub(super) async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError> {
         let some = [name.clone()];
-        let mut found = self.inspect_some(self.lane_of(name), &some).await?;
+        let mut found = self.inspect_some(self.group_of(name), &some).await?;
         let outcome = found.outcome.pop().ok_or(BadReply("status"))?;
         let now = found.now;
         Ok(Answer { outcome, now })
     }
 
-    /// These locks of one lane, and the earliest time at which they were read.
+    /// These locks of one group, and the earliest time at which they were read.
     pub(super) async fn inspect_all(
         &self,
-        lane: &Lane,
+        group: &PartitionGroup,
         names: &[LockName],
     ) -> Result<Answer<Vec<LockStatus>>, StoreError> {
         let some = names.chunks(READ_AT_ONCE);
-        let read = try_join_all(some.map(|some| self.inspect_some(lane, some))).await?;
+        let read = try_join_all(some.map(|some| self.inspect_some(group, some))).await?;
         let now = read.iter().map(|answer| answer.now).min();
         Ok(Answer {
             outcome: read.into_iter().flat_map(|answer| answer.outcome).collect(),
@@ -38,11 +38,11 @@ impl Link {
 
     async fn inspect_some(
         &self,
-        lane: &Lane,
+        group: &PartitionGroup,
         names: &[LockName],
     ) -> Result<Answer<Vec<LockStatus>>, StoreError> {
         let packed = self
-            .read(lane, names, "inspect", LockStatus::MAX_HOLDERS)
+            .read(group, names, "inspect", LockStatus::MAX_HOLDERS)
             .await?;
         let (mut answer, now) = open_answer(&packed)?;
         let found = names.iter().map(|name| answer.status(name));
@@ -59,7 +59,7 @@ impl Link {
     ) -> Result<Answer<Vec<Waiter>>, StoreError> {
         let some = [name.clone()];
         let packed = self
-            .read(self.lane_of(name), &some, "queue", limit.max(1))
+            .read(self.group_of(name), &some, "queue", limit.max(1))
             .await?;
         let (mut answer, now) = open_answer(&packed)?;
         Ok(Answer {
@@ -70,32 +70,36 @@ impl Link {
 
     async fn read(
         &self,
-        lane: &Lane,
+        group: &PartitionGroup,
         names: &[LockName],
         what: &'static str,
         most: usize,
     ) -> Result<Value, StoreError> {
-        let [meta, nodes, ..] = &lane.keys;
-        let lane_keys = [meta, nodes].map(|key| Value::from(key.as_str()));
+        let [meta, nodes, ..] = &group.keys;
+        let group_keys = [meta, nodes].map(|key| Value::from(key.as_str()));
         let locks = names.iter().flat_map(|name| self.keyspace.lock_keys(name));
-        let keys = lane_keys.into_iter().chain(locks).collect();
+        let keys = group_keys.into_iter().chain(locks).collect();
         let node = Value::from(self.header.node.as_str());
         let arguments = vec![node, what.into(), most.to_string().into()];
-        self.call_function(lane, &self.library.read, keys, arguments)
+        self.call_function(group, &self.library.read, keys, arguments)
             .await
     }
 
     pub(super) async fn counts(&self) -> Result<Counts, StoreError> {
-        let counts = self.lanes.iter().map(async |lane| {
-            let news = Value::from(lane.keys[3].as_str());
-            let keys = [news].into_iter().chain(self.ends_of(lane)).collect();
+        let counts = self.groups.iter().map(async |group| {
+            let [.., counters] = &group.keys;
+            let counters = Value::from(counters.as_str());
+            let keys = [counters]
+                .into_iter()
+                .chain(self.expiry_indexes(group))
+                .collect();
             let counts = self
-                .call_function(lane, &self.library.counts, keys, Vec::new())
+                .call_function(group, &self.library.counts, keys, Vec::new())
                 .await?;
             let Value::Array(counts) = counts else {
                 return Err(StoreError::from(BadReply("counts")));
             };
-            // These counters are separate keys, so a crash can leave them below zero.
+            // The counters are kept in separate keys, so a crash can leave them below zero.
             let mut counts = counts
                 .iter()
                 .map(|count| count.as_i64().unwrap_or(0).max(0));
@@ -112,23 +116,23 @@ impl Link {
             .fold(Counts::default(), |all, one| all + one))
     }
 
-    /// The expiry indexes of a lane.
-    pub(super) fn ends_of(
+    /// The expiry indexes of a group.
+    pub(super) fn expiry_indexes(
         &self,
-        lane: &Lane,
+        group: &PartitionGroup,
     ) -> impl DoubleEndedIterator<Item = Value> + ExactSizeIterator {
-        let partitions = self.keyspace.partitions_of(lane.number).iter();
-        partitions.map(|partition| partition.ends().into())
+        let partitions = self.keyspace.partitions_of(group.number).iter();
+        partitions.map(|partition| partition.expiry_index().into())
     }
 
     pub(super) async fn call_function(
         &self,
-        lane: &Lane,
+        group: &PartitionGroup,
         function: &str,
         keys: Vec<Value>,
         arguments: Vec<Value>,
     ) -> Result<Value, StoreError> {
-        let connection = self.connections.to(lane.slot)?;
+        let connection = self.connections.connection_for(group.slot)?;
         let answer = self
             .library
             .call(&connection, function, keys, arguments)
@@ -137,7 +141,7 @@ impl Link {
     }
 }
 
-/// The time of the answer, and the packed values of each lock.
+/// The packed values of each lock, and the time of the answer.
 fn open_answer(packed: &Value) -> Result<(Unpacker<'_>, Timestamp), BadReply> {
     let mut answer = Unpacker::new(packed.as_bytes().ok_or(BadReply("answer"))?);
     answer.list("answer")?;

@@ -1,5 +1,6 @@
-//! Waits until enough replicas have a grant. `WAIT` blocks its connection, so it has connections of its own, and one `WAIT` serves all
-//! grants that a server made meanwhile.
+//! Waits until enough replicas have a grant.
+//!
+//! `WAIT` blocks its connection, so there are separate connections for it, and one `WAIT` serves all grants that a server made meanwhile.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::connection::{Connection, Connections, NOT_CONNECTED};
 
+/// How many grants one `WAIT` serves at most.
 const MAX_BATCH: usize = 1000;
 
 /// The sending side: submits grants and waits for their replication.
@@ -23,11 +25,11 @@ pub(super) struct Replication {
     grants: mpsc::UnboundedSender<Grant>,
 }
 
-/// Something that a server has written and that has to be replicated.
+/// A grant or an extension that a server has written, and that has to be replicated.
 #[derive(Debug)]
 pub(super) struct Grant {
     slot: u16,
-    /// The name of the server that made the grant.
+    /// The server's name for itself.
     instance: Arc<str>,
     answer: oneshot::Sender<Result<(), String>>,
 }
@@ -39,7 +41,7 @@ impl Replication {
     }
 
     /// Waits until enough replicas have what this instance has written to the slot.
-    pub(super) async fn of(
+    pub(super) async fn wait_for(
         &self,
         slot: u16,
         instance: Arc<str>,
@@ -61,8 +63,8 @@ impl Replication {
     }
 }
 
-/// Builds the command that writes something to a slot and answers the name of the server: `WAIT` is about what its own connection has
-/// written, so there has to be something.
+/// Builds the command that writes something to a slot and returns the name of the server: `WAIT` is only about the writes of its own
+/// connection, so there has to be one.
 pub(super) type Touch = Box<dyn Fn(u16) -> (&'static str, Vec<Value>) + Send + Sync>;
 
 /// The working side: waits for the replicas of each server.
@@ -135,7 +137,7 @@ impl Replicas {
         let (name, arguments) = (self.touch)(slot);
         let instance = connection.command(name, arguments).await?.into_string();
         let instance = instance.ok_or_else(|| bad("a server should name its instance"))?;
-        // A grant that is submitted meanwhile waits for this `WAIT` and then for its own: together no longer than its timeout.
+        // A grant that is submitted meanwhile waits for this `WAIT` and then for the next: together no longer than its timeout.
         let millis = (self.timeout.as_millis() / 2).max(1).to_string();
         let needed = Value::from(i64::from(self.needed));
         let reached = connection
@@ -147,7 +149,7 @@ impl Replicas {
         Ok((instance, reached))
     }
 
-    /// After a fail-over this connection may lead to another server than the one that made the grant.
+    /// Checks the name as well: after a fail-over, this connection may lead to another server than the one that made the grant.
     fn are_enough(
         &self,
         grant: &Grant,

@@ -1,4 +1,5 @@
-//! The answer to one order: its outcome for the caller, the transitions of the model, and the calls of this node that it woke.
+//! The reply of the library to one command: the result for its caller, the transitions of the model, and the calls of this node that
+//! it woke.
 
 use std::collections::HashMap;
 
@@ -8,80 +9,86 @@ use forrst_lock::model::{
 };
 use forrst_lock::{Lease, LockName, NotHeld, Ticket, Timestamp};
 
-use super::order::Order;
+use super::command::LibraryCommand;
 use super::unpack::{BadReply, Unpacker};
 
 #[derive(Debug)]
-pub(super) struct Reply {
-    pub(super) result: Done,
+pub(super) struct CommandReply {
+    pub(super) result: CommandResult,
     pub(super) transitions: Vec<Transition>,
     /// Calls of this node that have left a queue.
     pub(super) woken: Vec<(LockName, Ticket, Wake)>,
 }
 
-/// The result of an order.
+/// The result of a command.
 #[derive(Debug)]
-pub(super) enum Done {
+pub(super) enum CommandResult {
     /// Of a step.
     Outcome(Outcome),
     /// Nothing was done: the call was abandoned before it arrived.
     Abandoned,
-    /// Of [`Order::CheckWaiters`]: which calls have a lease by now, and which are not in the queue.
+    /// Of [`LibraryCommand::CheckWaiters`]: which calls have a lease by now, and which are not in the queue.
     Checked {
         granted: Vec<(Ticket, Lease)>,
         missing: Vec<Ticket>,
     },
-    /// Of a beat.
-    Beat {
+    /// Of a heartbeat.
+    Heartbeat {
         /// How many messages this node was sent.
         messages: u64,
         was_alive: bool,
         /// The nodes that are considered dead.
-        gone: Vec<String>,
+        dead: Vec<String>,
     },
     /// Nothing was done: the keys of these locks have to be declared as well.
-    Needs(Vec<LockName>),
-    /// Nothing was done: an order before it on its keys has to be sent again.
+    NeedsKeys(Vec<LockName>),
+    /// Nothing was done: an earlier command on its keys has to be sent again.
     Behind,
     /// Nothing was done: it had timed out when it arrived.
     Late,
-    /// With the error of Redis or Lua.
+    /// The command failed, with this error of Redis or Lua.
     Failed(String),
 }
 
 impl Unpacker<'_> {
-    pub(super) fn reply(&mut self, order: &Order, now: Timestamp) -> Result<Reply, BadReply> {
+    pub(super) fn reply(
+        &mut self,
+        command: &LibraryCommand,
+        now: Timestamp,
+    ) -> Result<CommandReply, BadReply> {
         self.list("answer")?;
         let code = self.text("code")?;
         let reported = self.reported()?;
         let woken = self.woken()?;
-        let name = match order {
-            Order::Step(command) => command.names().next().cloned(),
-            Order::CheckWaiters { name, .. } => Some(name.clone()),
-            Order::Beat => None,
+        let name = match command {
+            LibraryCommand::Step(command) => command.names().next().cloned(),
+            LibraryCommand::CheckWaiters { name, .. } => Some(name.clone()),
+            LibraryCommand::Heartbeat => None,
         };
-        let (result, own) = match (order, name) {
-            _ if code == "behind" => (Done::Behind, None),
-            _ if code == "late" => (Done::Late, None),
-            _ if code == "need" => (Done::Needs(self.names()?), None),
-            _ if code == "failed" => (Done::Failed(self.text("error")?.to_owned()), None),
-            (Order::Beat, _) => (self.beat()?, None),
-            (Order::CheckWaiters { .. }, Some(name)) => (self.checked(&name)?.1, None),
-            (Order::Step(command), Some(name)) => self.stepped(code, command, &name, now)?,
+        let (result, own) = match (command, name) {
+            _ if code == "behind" => (CommandResult::Behind, None),
+            _ if code == "late" => (CommandResult::Late, None),
+            _ if code == "need" => (CommandResult::NeedsKeys(self.names()?), None),
+            _ if code == "failed" => (CommandResult::Failed(self.text("error")?.to_owned()), None),
+            (LibraryCommand::Heartbeat, _) => (self.heartbeat()?, None),
+            (LibraryCommand::CheckWaiters { .. }, Some(name)) => (self.checked(&name)?.1, None),
+            (LibraryCommand::Step(command), Some(name)) => {
+                self.stepped(code, command, &name, now)?
+            }
             _ => return Err(BadReply("code")),
         };
         let (transitions, granted) = reported.with_outcome(own);
         let woken = woken.into_iter().map(|(ticket, wake)| match wake {
-            Woken::Granted(number) => {
+            PackedWake::Granted(number) => {
                 let lease = granted.get(&number).ok_or(BadReply("grant"))?;
                 Ok((lease.name().clone(), ticket, Wake::Granted(lease.clone())))
             }
-            Woken::Wake(wake) => {
-                let name = order.names().into_iter().next().ok_or(BadReply("key"))?;
+            PackedWake::Wake(wake) => {
+                let name = command.names().into_iter().next().ok_or(BadReply("key"))?;
                 Ok((name, ticket, wake))
             }
         });
-        Ok(Reply {
+        Ok(CommandReply {
             result,
             woken: woken.collect::<Result<_, BadReply>>()?,
             transitions,
@@ -89,14 +96,14 @@ impl Unpacker<'_> {
     }
 
     /// A list of transitions, in which 0 stands for that of the outcome; or only whether the outcome has one.
-    fn reported(&mut self) -> Result<Reported, BadReply> {
+    fn reported(&mut self) -> Result<ReportedTransitions, BadReply> {
         if self.is_at_flag() {
             let has_own = self.flag()?;
-            return Ok(Reported(Vec::from_iter(has_own.then_some(None))));
+            return Ok(ReportedTransitions(Vec::from_iter(has_own.then_some(None))));
         }
         let count = self.list("transitions")?;
         let transitions = (0..count).map(|_| self.transition());
-        Ok(Reported(transitions.collect::<Result<_, _>>()?))
+        Ok(ReportedTransitions(transitions.collect::<Result<_, _>>()?))
     }
 
     fn transition(&mut self) -> Result<Option<Transition>, BadReply> {
@@ -130,7 +137,7 @@ impl Unpacker<'_> {
         Ok(Some(Transition::Ended { lease, cause, due }))
     }
 
-    fn woken(&mut self) -> Result<Vec<(Ticket, Woken)>, BadReply> {
+    fn woken(&mut self) -> Result<Vec<(Ticket, PackedWake)>, BadReply> {
         if self.skip_false() {
             return Ok(Vec::new());
         }
@@ -139,27 +146,27 @@ impl Unpacker<'_> {
             self.list("woken")?;
             let ticket = self.ticket()?;
             let how = match self.number("kind")? {
-                1 => Woken::Granted(self.size()?),
-                kind => Woken::Wake(self.wake(kind)?),
+                1 => PackedWake::Granted(self.size()?),
+                kind => PackedWake::Wake(self.wake(kind)?),
             };
             Ok((ticket, how))
         });
         woken.collect()
     }
 
-    fn beat(&mut self) -> Result<Done, BadReply> {
+    fn heartbeat(&mut self) -> Result<CommandResult, BadReply> {
         let messages = self.number("messages")?;
         let was_alive = self.flag()?;
         let count = self.list("nodes")?;
-        let gone = (0..count).map(|_| Ok(self.text("node")?.to_owned()));
-        Ok(Done::Beat {
+        let dead = (0..count).map(|_| Ok(self.text("node")?.to_owned()));
+        Ok(CommandResult::Heartbeat {
             messages,
             was_alive,
-            gone: gone.collect::<Result<_, BadReply>>()?,
+            dead: dead.collect::<Result<_, BadReply>>()?,
         })
     }
 
-    fn checked(&mut self, name: &LockName) -> Result<(Settled, Done), BadReply> {
+    fn checked(&mut self, name: &LockName) -> Result<(Settled, CommandResult), BadReply> {
         let settled = self.settled()?;
         let count = self.list("granted")?;
         let granted = (0..count / 2).map(|_| Ok((self.ticket()?, self.lease(name)?)));
@@ -167,7 +174,7 @@ impl Unpacker<'_> {
         let count = self.list("missing")?;
         let missing = (0..count).map(|_| self.ticket());
         let missing = missing.collect::<Result<_, BadReply>>()?;
-        Ok((settled, Done::Checked { granted, missing }))
+        Ok((settled, CommandResult::Checked { granted, missing }))
     }
 
     fn settled(&mut self) -> Result<Settled, BadReply> {
@@ -177,14 +184,14 @@ impl Unpacker<'_> {
         })
     }
 
-    /// The result of a step, and the transition of its outcome.
+    /// The result of a step, and the transition that follows from its outcome.
     fn stepped(
         &mut self,
         code: &str,
         command: &Command,
         name: &LockName,
         now: Timestamp,
-    ) -> Result<(Done, Option<Transition>), BadReply> {
+    ) -> Result<(CommandResult, Option<Transition>), BadReply> {
         let mut own = None;
         let mut ended = |lease: &Lease, cause, due| {
             let lease = lease.clone();
@@ -196,7 +203,7 @@ impl Unpacker<'_> {
                     own = granted;
                     Outcome::Acquired(acquired)
                 }
-                None => return Ok((Done::Abandoned, None)),
+                None => return Ok((CommandResult::Abandoned, None)),
             },
             Command::Abandon { .. } => Outcome::Abandoned(match code {
                 "returned" => {
@@ -252,7 +259,7 @@ impl Unpacker<'_> {
             }),
             Command::Settle(_) => Outcome::Settled(self.checked(name)?.0),
         };
-        Ok((Done::Outcome(outcome), own))
+        Ok((CommandResult::Outcome(outcome), own))
     }
 
     /// The outcome of an acquire and its transition; `None` if the call was abandoned before it arrived.
@@ -304,17 +311,17 @@ impl Unpacker<'_> {
     }
 }
 
-/// How a call of this node has left its queue. A lease is given by the number of its transition, counted from 1.
-enum Woken {
+/// How a call of this node has left its queue. Of a lease, the reply has only the number of its transition, counted from 1.
+enum PackedWake {
     Granted(usize),
     Wake(Wake),
 }
 
-/// `None` stands for the transition of the outcome.
-struct Reported(Vec<Option<Transition>>);
+/// The transitions in a reply; `None` stands for that of the outcome.
+struct ReportedTransitions(Vec<Option<Transition>>);
 
-impl Reported {
-    /// All transitions, and the granted leases by the numbers of their transitions.
+impl ReportedTransitions {
+    /// Fills in the transition of the outcome. Returns all transitions, and the granted leases by the numbers of their transitions.
     fn with_outcome(self, mut own: Option<Transition>) -> (Vec<Transition>, HashMap<usize, Lease>) {
         let mut granted = HashMap::new();
         let mut transitions = Vec::with_capacity(self.0.len());

@@ -1,6 +1,6 @@
 //! Rolls back abandoned calls, however long Redis is unavailable.
 //!
-//! Each is retried on its own, so that a server that is unavailable, or a slot that is being moved, does not delay the others.
+//! Each is retried separately, so that a server that is unavailable, or a slot that is being moved, does not delay the others.
 
 use std::sync::Arc;
 use std::time::Duration;

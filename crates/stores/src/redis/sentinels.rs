@@ -1,6 +1,6 @@
-//! Behind sentinels: a node leaves a primary as soon as they name another one.
+//! Behind sentinels, a node leaves a primary as soon as the sentinels name another one.
 //!
-//! A primary that was replaced notices that only when they tell it, seconds later, and what it grants until then is lost.
+//! A primary that was replaced learns this from the sentinels only seconds later, and what it grants until then is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::connections::Connections;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Works until the store is gone.
+/// Runs until the store is dropped.
 pub(super) async fn watch(connections: Arc<Connections>, mut sentinels: Sentinels) {
     loop {
         sleep(INTERVAL.mul_f64(0.9 + fastrand::f64() / 10.0)).await;
@@ -27,7 +27,7 @@ pub(super) async fn watch(connections: Arc<Connections>, mut sentinels: Sentinel
                 && (server.host != primary.host || server.port != primary.port)
             {
                 tracing::warn!(%server, %primary, "the sentinels name another primary");
-                connection.give_up();
+                connection.close();
             }
         }
     }
@@ -38,14 +38,14 @@ pub(super) struct Sentinels {
     builder: Builder,
     hosts: Vec<Server>,
     service: String,
-    /// Which of them is asked.
+    /// Which of them is queried.
     current: usize,
     running: Option<RunningClient>,
 }
 
 impl Sentinels {
-    /// Those that a configuration names; `None` if it names none.
-    pub(super) fn of(builder: &Builder) -> Option<Self> {
+    /// The sentinels of a configuration; `None` if it has none.
+    pub(super) fn from_config(builder: &Builder) -> Option<Self> {
         let ServerConfig::Sentinel {
             hosts,
             service_name,
@@ -71,10 +71,10 @@ impl Sentinels {
         })
     }
 
-    /// What the first sentinel says that answers.
+    /// The address of the primary, according to the first sentinel that answers.
     async fn primary(&mut self) -> Option<Server> {
         for _ in 0..self.hosts.len() {
-            if let Some(primary) = self.ask().await {
+            if let Some(primary) = self.query().await {
                 return Some(primary);
             }
             self.running = None;
@@ -83,7 +83,7 @@ impl Sentinels {
         None
     }
 
-    async fn ask(&mut self) -> Option<Server> {
+    async fn query(&mut self) -> Option<Server> {
         if self.running.is_none() {
             let builder = to_server(&self.builder, self.hosts.get(self.current)?);
             self.running = Some(RunningClient::connect(&builder).await.ok()?);

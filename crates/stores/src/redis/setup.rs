@@ -1,4 +1,5 @@
-//! Checks whether the settings of a Redis keep locks safe: at the start, and with every new connection.
+//! Checks whether the settings of a Redis keep locks safe: at the start, and with every new connection, which may lead to a server with
+//! other settings.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +19,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// The settings of a server that matter for locks.
 #[derive(Debug, Default)]
-struct Facts {
+struct ServerSettings {
     version: String,
     eviction: String,
-    has_log: bool,
+    has_aof: bool,
     has_snapshots: bool,
     replicas: u32,
 }
@@ -32,8 +33,7 @@ pub(super) fn warn(problems: &[String]) {
     }
 }
 
-/// Checks with every new connection, which may lead to another server or to one with other settings. While there are problems, checks
-/// repeatedly, and if `strict`, has grants refused.
+/// Checks with every new connection, and repeatedly while there are problems. If `strict`, grants are refused as long as there are.
 ///
 /// Runs until the store is dropped.
 pub(super) async fn watch(link: Arc<Link>, wait_for: u32, strict: bool, mut known: Vec<String>) {
@@ -72,10 +72,10 @@ pub(super) async fn problems(
     wait_for: u32,
 ) -> Result<Vec<String>, FredError> {
     let mut problems = Vec::new();
-    for (connection, facts) in all_facts(connections).await? {
+    for (connection, settings) in read_all_settings(connections).await? {
         let server = connection.server();
         let suffix = server.map_or_else(String::new, |server| format!(" ({server})"));
-        let found = facts.problems(wait_for);
+        let found = settings.problems(wait_for);
         problems.extend(
             found
                 .into_iter()
@@ -87,22 +87,24 @@ pub(super) async fn problems(
 
 /// The version of a server that is too old, if there is one: functions came with Redis 7.
 pub(super) async fn too_old(connections: &Connections) -> Result<Option<String>, FredError> {
-    let all = all_facts(connections).await?;
-    let versions = all.into_iter().map(|(_, facts)| facts.version);
+    let all = read_all_settings(connections).await?;
+    let versions = all.into_iter().map(|(_, settings)| settings.version);
     let major = |version: &str| version.split('.').next()?.parse().ok();
     Ok(versions
         .into_iter()
         .find(|version| major(version).unwrap_or(0) < 7))
 }
 
-/// Of each primary that is connected. One whose connection breaks meanwhile is checked when it is connected again.
-async fn all_facts(connections: &Connections) -> Result<Vec<(Arc<Connection>, Facts)>, FredError> {
+/// The settings of each primary that is connected. One whose connection breaks meanwhile is checked when it is connected again.
+async fn read_all_settings(
+    connections: &Connections,
+) -> Result<Vec<(Arc<Connection>, ServerSettings)>, FredError> {
     let all = connections.all();
-    let facts = join_all(all.iter().map(|connection| facts(connection))).await;
+    let settings = join_all(all.iter().map(|connection| read_settings(connection))).await;
     let (mut found, mut failed) = (Vec::new(), not_connected());
-    for (connection, facts) in all.into_iter().zip(facts) {
-        match facts {
-            Ok(facts) => found.push((connection, facts)),
+    for (connection, settings) in all.into_iter().zip(settings) {
+        match settings {
+            Ok(settings) => found.push((connection, settings)),
             Err(error) if connection.is_open() => return Err(error),
             Err(error) => failed = error,
         }
@@ -113,7 +115,7 @@ async fn all_facts(connections: &Connections) -> Result<Vec<(Arc<Connection>, Fa
     }
 }
 
-async fn facts(connection: &Connection) -> Result<Facts, FredError> {
+async fn read_settings(connection: &Connection) -> Result<ServerSettings, FredError> {
     let mut info = HashMap::new();
     for section in ["server", "memory", "persistence", "replication"] {
         let text = connection.command("INFO", vec![section.into()]).await?;
@@ -122,10 +124,10 @@ async fn facts(connection: &Connection) -> Result<Facts, FredError> {
         info.extend(lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())));
     }
     let mut take = |name: &str| info.remove(name).unwrap_or_default();
-    Ok(Facts {
+    Ok(ServerSettings {
         version: take("redis_version"),
         eviction: take("maxmemory_policy"),
-        has_log: take("aof_enabled") == "1",
+        has_aof: take("aof_enabled") == "1",
         replicas: take("connected_slaves").parse().unwrap_or(0),
         has_snapshots: has_snapshots(connection).await,
     })
@@ -143,7 +145,7 @@ async fn has_snapshots(connection: &Connection) -> bool {
     }
 }
 
-impl Facts {
+impl ServerSettings {
     fn problems(&self, wait_for: u32) -> Vec<String> {
         let mut problems = Vec::new();
         if self.eviction != "noeviction" {
@@ -152,12 +154,12 @@ impl Facts {
                 self.eviction
             ));
         }
-        if !self.has_log && !self.has_snapshots {
+        if !self.has_aof && !self.has_snapshots {
             problems.push(
                 "Redis has no persistence: all locks are lost when it restarts. Set appendonly yes"
                     .to_owned(),
             );
-        } else if !self.has_log {
+        } else if !self.has_aof {
             problems.push(
                 "Redis only saves snapshots: the locks of the last minutes are lost when it crashes. Set appendonly yes"
                     .to_owned(),
@@ -184,18 +186,18 @@ impl Facts {
 mod tests {
     use super::*;
 
-    fn good() -> Facts {
-        Facts {
+    fn good() -> ServerSettings {
+        ServerSettings {
             version: "7.0.15".to_owned(),
             eviction: "noeviction".to_owned(),
-            has_log: true,
+            has_aof: true,
             has_snapshots: false,
             replicas: 0,
         }
     }
 
-    fn check(facts: &Facts, wait_for: u32, words: &[&str]) {
-        let problems = facts.problems(wait_for);
+    fn check(settings: &ServerSettings, wait_for: u32, words: &[&str]) {
+        let problems = settings.problems(wait_for);
         assert_eq!(problems.len(), words.len(), "{problems:?}");
         for (problem, word) in problems.iter().zip(words) {
             assert!(problem.contains(word), "{problem}");
@@ -203,22 +205,26 @@ mod tests {
     }
 
     #[test]
-    fn each_danger_is_named() {
+    fn each_unsafe_setting_is_reported() {
         check(&good(), 0, &[]);
         let eviction = "volatile-lru".to_owned();
-        check(&Facts { eviction, ..good() }, 0, &["volatile-lru"]);
-        let has_log = false;
-        check(&Facts { has_log, ..good() }, 0, &["no persistence"]);
+        check(&ServerSettings { eviction, ..good() }, 0, &["volatile-lru"]);
+        let has_aof = false;
+        check(
+            &ServerSettings { has_aof, ..good() },
+            0,
+            &["no persistence"],
+        );
         let has_snapshots = true;
-        let facts = Facts {
-            has_log,
+        let settings = ServerSettings {
+            has_aof,
             has_snapshots,
             ..good()
         };
-        check(&facts, 0, &["snapshots"]);
+        check(&settings, 0, &["snapshots"]);
         let replicas = 1;
-        check(&Facts { replicas, ..good() }, 0, &["--redis-wait"]);
-        check(&Facts { replicas, ..good() }, 1, &[]);
-        check(&Facts { replicas, ..good() }, 2, &["2 replicas"]);
+        check(&ServerSettings { replicas, ..good() }, 0, &["--redis-wait"]);
+        check(&ServerSettings { replicas, ..good() }, 1, &[]);
+        check(&ServerSettings { replicas, ..good() }, 2, &["2 replicas"]);
     }
 }

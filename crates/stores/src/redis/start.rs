@@ -10,27 +10,27 @@ use fred::types::{Builder, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::command::millis;
 use super::connection::{Connections, not_connected};
-use super::header::Header;
+use super::group::PartitionGroup;
+use super::header::CallHeader;
 use super::keyspace::{FORMAT, Keyspace};
-use super::lane::Lane;
 use super::library::{Library, call_arguments};
 use super::link::Link;
 use super::listener::Subscription;
-use super::order::millis;
 use super::replication::{Replicas, Replication};
 use super::waiters::Waiters;
 use super::{RedisError, RedisOptions, RedisStore, listener, rollbacks, setup, upkeep};
 
-/// Added to how long an abandoned call may still arrive, for how long it is remembered.
-const MARKED_LONGER: Duration = Duration::from_secs(5);
+/// By how much longer a tombstone lives than an abandoned call may take to arrive.
+const TOMBSTONE_MARGIN: Duration = Duration::from_secs(5);
 
-pub(super) enum NotStarted {
+pub(super) enum StartError {
     Failed(FredError),
     Refused(RedisError),
 }
 
-impl From<FredError> for NotStarted {
+impl From<FredError> for StartError {
     fn from(error: FredError) -> Self {
         Self::Failed(error)
     }
@@ -40,7 +40,7 @@ impl RedisStore {
     pub(super) async fn start(
         builder: Builder,
         options: &RedisOptions,
-    ) -> Result<Self, NotStarted> {
+    ) -> Result<Self, StartError> {
         let mut tasks = JoinSet::new();
         let connections = Connections::open(builder.clone(), options.timeout, &mut tasks).await?;
         let problems = accepted_problems(&connections, options).await?;
@@ -61,18 +61,18 @@ impl RedisStore {
             _ => Some(start_replication(builder, &library, options, &mut tasks).await?),
         };
         let (rollbacks, given_up) = mpsc::unbounded_channel();
-        let header = Header {
+        let header = CallHeader {
             node: uuid::Uuid::new_v4().simple().to_string(),
             channel: keyspace.channel_prefix(),
             release_memory_millis: millis(options.release_memory.as_duration()),
             must_confirm: replication.is_some(),
             database: database.to_string(),
-            // An order that has not begun within the timeout is not run any more.
-            mark_millis: millis(2 * options.timeout + MARKED_LONGER),
+            // A command that has not begun within the timeout is not run.
+            tombstone_millis: millis(2 * options.timeout + TOMBSTONE_MARGIN),
         };
-        let lanes = (0..keyspace.lanes()).map(|number| Lane::new(&keyspace, number));
+        let groups = (0..keyspace.groups()).map(|number| PartitionGroup::new(&keyspace, number));
         let link = Arc::new(Link {
-            lanes: lanes.collect(),
+            groups: groups.collect(),
             connections,
             keyspace,
             library,
@@ -88,7 +88,7 @@ impl RedisStore {
         let subscription = Subscription::connect(&link.connections, &link.channel(), None).await?;
         tasks.spawn(listener::run(link.clone(), subscription));
         tasks.spawn(rollbacks::run(link.clone(), given_up));
-        for number in 0..link.lanes.len() {
+        for number in 0..link.groups.len() {
             tasks.spawn(upkeep::run(link.clone(), number));
         }
         let (wait, strict) = (options.wait, options.strict);
@@ -108,16 +108,16 @@ async fn start_replication(
     library: &Library,
     options: &RedisOptions,
     tasks: &mut JoinSet<()>,
-) -> Result<Replication, NotStarted> {
+) -> Result<Replication, StartError> {
     let connections = Connections::open(builder, options.timeout, tasks).await?;
     let keyspace = Keyspace::new(&options.prefix, connections.is_cluster());
     let touch = library.touch.clone();
     let replicas = Replicas {
         connections,
         touch: Box::new(move |slot| {
-            let mut lanes = 0..keyspace.lanes();
-            let lane = lanes.find(|lane| keyspace.slot_of(*lane) == slot);
-            let keys = keyspace.touch_keys(lane.unwrap_or_default());
+            let mut groups = 0..keyspace.groups();
+            let group = groups.find(|group| keyspace.slot_of(*group) == slot);
+            let keys = keyspace.touch_keys(group.unwrap_or_default());
             ("FCALL", call_arguments(&touch, keys, Vec::new()))
         }),
         needed: options.wait,
@@ -128,24 +128,24 @@ async fn start_replication(
     Ok(replication)
 }
 
-/// Refuses a Redis that cannot be used. Returns the problems of one that can.
+/// Refuses a Redis that cannot be used. Returns the problems of one that can be.
 async fn accepted_problems(
     connections: &Connections,
     options: &RedisOptions,
-) -> Result<Vec<String>, NotStarted> {
+) -> Result<Vec<String>, StartError> {
     if let Some(version) = setup::too_old(connections).await? {
-        return Err(NotStarted::Refused(RedisError::TooOld(version)));
+        return Err(StartError::Refused(RedisError::TooOld(version)));
     }
     let keyspace = Keyspace::new(&options.prefix, connections.is_cluster());
-    let found = claim(connections, &keyspace.format_key(), FORMAT).await?;
+    let found = get_or_set(connections, &keyspace.format_key(), FORMAT).await?;
     if found != FORMAT {
         let prefix = options.prefix.clone();
         let error = RedisError::OtherFormat { prefix, found };
-        return Err(NotStarted::Refused(error));
+        return Err(StartError::Refused(error));
     }
     let problems = setup::problems(connections, options.wait).await?;
     if options.strict && !problems.is_empty() {
-        return Err(NotStarted::Refused(RedisError::Unsafe(problems)));
+        return Err(StartError::Refused(RedisError::Unsafe(problems)));
     }
     Ok(problems)
 }
@@ -154,14 +154,14 @@ async fn accepted_problems(
 async fn shared_secret(
     connections: &Connections,
     keyspace: &Keyspace,
-) -> Result<Secret, NotStarted> {
+) -> Result<Secret, StartError> {
     let key = keyspace.secret_key();
-    let made: String = Secret::random()
+    let ours: String = Secret::random()
         .as_bytes()
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let kept = claim(connections, &key, &made).await?;
+    let kept = get_or_set(connections, &key, &ours).await?;
     let mut bytes = [0; 32];
     let digits = (0..32).map(|at| kept.get(2 * at..2 * at + 2));
     for (byte, digits) in bytes.iter_mut().zip(digits) {
@@ -174,12 +174,12 @@ async fn shared_secret(
     Ok(Secret::from_bytes(bytes))
 }
 
-/// The value of a key that all nodes of the prefix share, which is set to `ours` if there is none.
-async fn claim(connections: &Connections, key: &str, ours: &str) -> Result<String, FredError> {
+/// The value of a key that all nodes of the prefix share. If it does not exist, it is set to `ours`.
+async fn get_or_set(connections: &Connections, key: &str, ours: &str) -> Result<String, FredError> {
     let slot = fred::util::redis_keyslot(key.as_bytes());
     let connection = connections.find(slot).ok_or_else(not_connected)?;
     let get = || connection.command("GET", vec![Value::from(key)]);
-    // A full Redis refuses the write, so it is made only if there is no value.
+    // A full Redis refuses writes, so nothing is written if there is a value.
     if let Some(found) = get().await?.into_string() {
         return Ok(found);
     }

@@ -1,4 +1,4 @@
-//! Which server of a cluster has which slots, according to `CLUSTER SLOTS`.
+//! Which server of a cluster owns which slots, according to `CLUSTER SLOTS`.
 
 use fred::types::Value;
 use fred::types::config::Server;
@@ -19,8 +19,8 @@ impl Topology {
         Self::default()
     }
 
-    /// The topology in the answer of a server, and the replicas that it names. `None` if the answer is invalid or names no server, as
-    /// that of a server which was removed from its cluster.
+    /// The topology in the answer of a server, and the replicas that it names. `None` if the answer is invalid or names no server, like
+    /// that of a server that was removed from its cluster.
     pub(super) fn parse(answer: Value, queried: &Server) -> Option<(Self, Vec<Server>)> {
         let mut ranges = Vec::new();
         let mut replicas = Vec::new();
@@ -81,8 +81,8 @@ fn number(value: &Value) -> Option<usize> {
     value.as_usize()
 }
 
-/// From its address, port, id and, since Redis 7, more properties. A host name is preferred to an address, because certificates are
-/// for names. A server that does not know its own address has the one at which it was queried.
+/// A server from its address, port, id and, since Redis 7, more properties. A host name is preferred to an address, because
+/// certificates are for names. A server that does not know its own address has the one at which it was queried.
 fn server(block: Value, queried: &Server) -> Option<Server> {
     let mut block = parts(block)?.into_iter();
     let address = text(block.next()?);

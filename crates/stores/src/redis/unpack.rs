@@ -1,4 +1,4 @@
-//! The values in the answers of the library: msgpack, read from left to right, into the types of the model.
+//! Reads the values in the replies of the library: msgpack, from left to right, into the types of the model.
 
 use forrst_lock::model::Obstacle;
 use forrst_lock::{
@@ -9,7 +9,7 @@ use rmp::decode;
 
 use super::keyspace::name_of;
 
-/// An answer that this version of the library does not give.
+/// A reply that does not have the format of this version of the library.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("cannot read the answer of Redis: `{0}` is missing or invalid")]
 pub(super) struct BadReply(pub(super) &'static str);
@@ -93,7 +93,7 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Whether `false` comes next, which stands for a list that is absent. It is then skipped.
+    /// Whether `false` comes next, which stands for an absent list. If so, it is skipped.
     pub(super) fn skip_false(&mut self) -> bool {
         let is_false = self.0.first().map(|byte| Marker::from_u8(*byte)) == Some(Marker::False);
         if is_false {
@@ -122,7 +122,7 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// A lease on this lock, and perhaps on others.
+    /// A lease on this lock, and possibly on others.
     pub(super) fn lease(&mut self, name: &LockName) -> Result<Lease, BadReply> {
         let mut lease = Unpacker(self.bytes("lease")?);
         lease.list("lease")?;
@@ -175,7 +175,7 @@ impl<'a> Unpacker<'a> {
         matches!(marker, Some(Marker::True | Marker::False))
     }
 
-    /// Whether the number 0 comes next, which is then skipped.
+    /// Whether the number 0 comes next. If so, it is skipped.
     pub(super) fn skip_zero(&mut self) -> bool {
         let is_zero = self.0.first() == Some(&0);
         if is_zero {

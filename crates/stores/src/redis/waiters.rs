@@ -1,10 +1,12 @@
 //! The calls of this process that wait in a queue in Redis, with what is needed to put them back at their positions.
+//!
+//! A call may be woken by the answer to a command, by a message, or by a recheck: whichever comes first counts.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forrst_lock::model::{Acquire, Position};
+use forrst_lock::model::{Acquire, Position, Wait};
 use forrst_lock::{LockName, Ticket};
 use tokio::time::Instant;
 
@@ -13,49 +15,48 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
-    table: Mutex<Table>,
+    table: Mutex<WaiterTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    by_ticket: HashMap<Ticket, Entry>,
+struct WaiterTable {
+    by_ticket: HashMap<Ticket, WaitingCall>,
     /// In the order of arrival.
     by_name: HashMap<LockName, BTreeSet<(Position, Ticket)>>,
-    /// Those that were granted a lease lately.
+    /// Calls that were granted a lease recently.
     granted: HashMap<Ticket, Instant>,
     /// The same, the oldest first.
     granted_in_order: VecDeque<(Instant, Ticket)>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct WaitingCall {
     acquire: Acquire,
     /// `None` until Redis has answered.
     position: Option<Position>,
     /// When its wait times out, by the clock of this process.
     deadline: Instant,
-    /// A command that determines its state is under way. Messages that come meanwhile may be older, and do not count.
+    /// A command that determines its state is under way. Messages that come meanwhile may be older than its answer, and are ignored.
     is_resolving: bool,
-    /// Such a message has come. It may be newer than the answer: if the answer says that the call still waits, it has to be
-    /// rechecked.
-    has_news: bool,
+    /// A message was ignored. It may be newer than the answer: if the answer says that the call still waits, it has to be rechecked.
+    needs_recheck: bool,
 }
 
-impl Entry {
+impl WaitingCall {
     fn name(&self) -> &LockName {
         self.acquire.claim.locks.first()
     }
 }
 
-/// What this process knows of a call that a message is about.
+/// What to do with a message about a call.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Known {
-    /// It waits, so the message counts.
-    Taken,
-    /// A command under way determines its state; or it was granted its lease before.
-    Answered,
-    /// It has ended, or never was a call of this process.
-    Unknown,
+pub(super) enum Delivery {
+    /// The call waits: act on it.
+    Accepted,
+    /// Ignore it: a command under way determines the state of the call, or the call was granted its lease before.
+    Ignored,
+    /// The call has ended, or never was a call of this process.
+    UnknownCall,
 }
 
 /// A call that is put back at its position.
@@ -67,25 +68,30 @@ pub(super) struct Rejoin {
 }
 
 impl Waiters {
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, WaiterTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has to be called before the command is sent: the message about its grant may overtake the answer.
-    pub(super) fn add(&self, acquire: Acquire, deadline: Instant) {
-        let entry = Entry {
-            acquire,
-            position: None,
-            deadline,
-            is_resolving: false,
-            has_news: false,
+    /// Adds a call, unless it does not wait. Returns whether it does. Has to be called before the command is sent: the message about
+    /// its grant may overtake the answer.
+    pub(super) fn add(&self, acquire: &Acquire) -> bool {
+        let Some(Wait { timeout, .. }) = acquire.wait else {
+            return false;
         };
-        self.table().by_ticket.insert(entry.acquire.ticket, entry);
+        let call = WaitingCall {
+            acquire: acquire.clone(),
+            position: None,
+            deadline: Instant::now() + timeout,
+            is_resolving: false,
+            needs_recheck: false,
+        };
+        self.table().by_ticket.insert(acquire.ticket, call);
+        true
     }
 
     pub(super) fn set_position(&self, ticket: Ticket, position: Position) {
         let mut table = self.table();
-        let Table {
+        let WaiterTable {
             by_ticket, by_name, ..
         } = &mut *table;
         if let Some(entry) = by_ticket.get_mut(&ticket) {
@@ -101,15 +107,15 @@ impl Waiters {
         self.table().remove(ticket);
     }
 
-    /// Takes the call that a message is about. If it is granted a lease, that is remembered in the same step, so that another message
-    /// about the same grant is ignored.
-    pub(super) fn take(&self, ticket: Ticket, is_granted: bool) -> Known {
+    /// Removes the call that a message is about, if the message counts. If it was granted a lease, that is remembered in the same step,
+    /// so that another message about the same grant is ignored.
+    pub(super) fn take(&self, ticket: Ticket, is_granted: bool) -> Delivery {
         let mut table = self.table();
-        let known = table.receive(ticket);
-        if known == Known::Taken {
+        let delivery = table.receive(ticket);
+        if delivery == Delivery::Accepted {
             table.end(ticket, is_granted);
         }
-        known
+        delivery
     }
 
     /// When the wait of this call times out; `None` if it does not wait here.
@@ -120,25 +126,25 @@ impl Waiters {
             .map(|entry| entry.deadline)
     }
 
-    /// Removes a call that has its outcome, which as with [`take`](Self::take) may be a lease.
+    /// Removes a call that has its outcome. As with [`take`](Self::take), that may be a lease.
     pub(super) fn end(&self, ticket: Ticket, is_granted: bool) {
         self.table().end(ticket, is_granted);
     }
 
-    /// If this returns [`Known::Taken`], only its caller may wake the call, until [`Waiters::still_waits`].
-    pub(super) fn start_resolving(&self, ticket: Ticket) -> Known {
+    /// If this returns [`Delivery::Accepted`], only its caller may wake the call, until [`Waiters::end_resolving`].
+    pub(super) fn start_resolving(&self, ticket: Ticket) -> Delivery {
         let mut table = self.table();
-        let known = table.receive(ticket);
-        if known == Known::Taken
+        let delivery = table.receive(ticket);
+        if delivery == Delivery::Accepted
             && let Some(entry) = table.by_ticket.get_mut(&ticket)
         {
             entry.is_resolving = true;
         }
-        known
+        delivery
     }
 
-    /// As [`start_resolving`](Self::start_resolving), and returns the call to repeat. `None` for a call without a position, which must
-    /// not join the queue again: its first answer is still to come.
+    /// As [`start_resolving`](Self::start_resolving), and returns the call to repeat. `None` if it is already being resolved, or has no
+    /// position: then its first answer is still to come, and it must not join the queue again.
     pub(super) fn start_rejoining(&self, ticket: Ticket) -> Option<Rejoin> {
         let mut table = self.table();
         let entry = table.by_ticket.get_mut(&ticket)?;
@@ -153,25 +159,25 @@ impl Waiters {
         })
     }
 
-    /// Ends what [`start_resolving`](Self::start_resolving) began for a call that still waits. Returns whether a message came
+    /// Ends what [`start_resolving`](Self::start_resolving) began, for a call that still waits. Returns whether a message came
     /// meanwhile, so that the call has to be rechecked.
     #[must_use]
-    pub(super) fn still_waits(&self, ticket: Ticket) -> bool {
+    pub(super) fn end_resolving(&self, ticket: Ticket) -> bool {
         let mut table = self.table();
         table.by_ticket.get_mut(&ticket).is_some_and(|entry| {
             entry.is_resolving = false;
-            std::mem::take(&mut entry.has_news)
+            std::mem::take(&mut entry.needs_recheck)
         })
     }
 
     /// The calls that wait for `name`, in the order of arrival.
-    pub(super) fn of(&self, name: &LockName) -> Vec<Ticket> {
+    pub(super) fn tickets_for(&self, name: &LockName) -> Vec<Ticket> {
         let table = self.table();
         let queue = table.by_name.get(name).into_iter().flatten();
         queue.map(|(_, ticket)| *ticket).collect()
     }
 
-    /// The locks that calls of this process wait for, and that are `wanted`.
+    /// The `wanted` locks among those that calls of this process wait for.
     pub(super) fn names(&self, wanted: impl Fn(&LockName) -> bool) -> Vec<LockName> {
         let table = self.table();
         let names = table.by_name.keys().filter(|name| wanted(name));
@@ -179,17 +185,17 @@ impl Waiters {
     }
 }
 
-impl Table {
-    /// Notes a message about a call.
-    fn receive(&mut self, ticket: Ticket) -> Known {
+impl WaiterTable {
+    /// Decides what to do with a message about a call.
+    fn receive(&mut self, ticket: Ticket) -> Delivery {
         match self.by_ticket.get_mut(&ticket) {
             Some(entry) if entry.is_resolving => {
-                entry.has_news = true;
-                Known::Answered
+                entry.needs_recheck = true;
+                Delivery::Ignored
             }
-            Some(_) => Known::Taken,
-            None if self.granted.contains_key(&ticket) => Known::Answered,
-            None => Known::Unknown,
+            Some(_) => Delivery::Accepted,
+            None if self.granted.contains_key(&ticket) => Delivery::Ignored,
+            None => Delivery::UnknownCall,
         }
     }
 
@@ -229,7 +235,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use forrst_lock::model::{Claim, Wait};
+    use forrst_lock::model::Claim;
     use forrst_lock::{LockKey, Locks, Owner, Ttl};
 
     use super::*;
@@ -255,32 +261,32 @@ mod tests {
             }),
         };
         let (waiters, ticket) = (Waiters::default(), acquire.ticket);
-        waiters.add(acquire, Instant::now() + Duration::from_secs(60));
+        assert!(waiters.add(&acquire));
         let position = Position { arrival: 1, ticket };
         waiters.set_position(ticket, position);
         (waiters, ticket)
     }
 
-    /// Otherwise the second would not find the call, and roll the lease back.
+    /// The second message finds no waiting call, and must not roll the lease back for that.
     #[tokio::test]
     async fn the_second_message_about_a_grant_is_ignored() {
         let (waiters, ticket) = waiting();
-        assert_eq!(waiters.take(ticket, true), Known::Taken);
-        assert_eq!(waiters.take(ticket, true), Known::Answered);
-        assert_eq!(waiters.start_resolving(ticket), Known::Answered);
+        assert_eq!(waiters.take(ticket, true), Delivery::Accepted);
+        assert_eq!(waiters.take(ticket, true), Delivery::Ignored);
+        assert_eq!(waiters.start_resolving(ticket), Delivery::Ignored);
         waiters.end(ticket, true);
-        assert_eq!(waiters.start_resolving(ticket), Known::Answered);
+        assert_eq!(waiters.start_resolving(ticket), Delivery::Ignored);
     }
 
     #[tokio::test]
-    async fn a_message_that_comes_while_a_call_is_resolved_is_not_forgotten() {
+    async fn a_message_that_comes_while_a_call_is_resolved_leads_to_a_recheck() {
         let (waiters, ticket) = waiting();
         for _ in 0..2 {
             waiters.start_rejoining(ticket).unwrap();
-            assert!(!waiters.still_waits(ticket));
+            assert!(!waiters.end_resolving(ticket));
             waiters.start_rejoining(ticket).unwrap();
-            assert_eq!(waiters.start_resolving(ticket), Known::Answered);
-            assert!(waiters.still_waits(ticket));
+            assert_eq!(waiters.start_resolving(ticket), Delivery::Ignored);
+            assert!(waiters.end_resolving(ticket));
         }
     }
 }

@@ -119,7 +119,7 @@ fn an_error_that_waiting_does_not_cure_is_not_retried() {
         (forgetful.url(), "persistence"),
         (
             "redis://127.0.0.1:notaport".to_owned(),
-            "is not a URL of a Redis",
+            "is not a Redis URL",
         ),
         ("redis".to_owned(), "there is no store"),
     ];

@@ -1,14 +1,14 @@
--- The other commands. Each gets its keys, and answers a list: a code, two fields for the transitions and the woken calls (filled in
--- by `run_one`), then what belongs to the code.
+-- The other commands. Each gets its keys, and returns a list: a code, two fields for the transitions and the woken calls (filled in
+-- by `run_one`), then the values that belong to the code.
 
--- { 2, ticket, for how long it is remembered }. Rolls a call back. If there is nothing to roll back, it may not have arrived yet: it
--- is marked, and then has no effect when it arrives.
-local function abandon(command, of)
+-- { 2, ticket, lifetime of a tombstone }. Rolls a call back. If there is nothing to roll back, the call may not have arrived yet: a
+-- tombstone makes it fail when it does.
+local function abandon(command, key)
   local ticket = command[2]
-  local lease = count(of) > 0 and held_by_call(of, ticket)
+  local lease = lease_count(key) > 0 and lease_of_call(key, ticket)
   if lease then
     if #lease[CALLS] > 16 then
-      change(of, lease, function(own)
+      change(key, lease, function(own)
         local calls = own[CALLS]
         for at = 1, #calls, 16 do
           if sub(calls, at, at + 15) == ticket then
@@ -21,57 +21,57 @@ local function abandon(command, of)
     end
     report_outcome()
     local time = due(lease)
-    finish(of, lease, 'abandoned')
+    end_lease(key, lease, 'abandoned')
     return { 'returned', false, false, pack(lease), time }
   end
-  local claim = awaited_by_call(of, ticket)
+  local claim = claim_of_call(key, ticket)
   if claim then
     local fields = claim.fields
-    local blocked, look_at = obstacle(fields[C_LOCKS], of, fields[C_SHARE], claim.position)
+    local blocked, retry_at = obstacle(fields[C_LOCKS], key, fields[C_SHARE], claim.position)
     retain_calls(claim, function(other)
       return other ~= ticket
     end)
-    return { 'left_queue', false, false, blocked, look_at }
+    return { 'left_queue', false, false, blocked, retry_at }
   end
   local until_then = now + command[3]
-  marks[#marks + 1] = { until_then, ticket }
-  of.state[GONE_UNTIL] = math.max(of.state[GONE_UNTIL], until_then)
-  mark(of)
+  tombstones[#tombstones + 1] = { until_then, ticket }
+  key.state[TOMBSTONES_UNTIL] = math.max(key.state[TOMBSTONES_UNTIL], until_then)
+  mark_dirty(key)
   return { 'nothing', false, false }
 end
 
 -- { 3, owner, fence or 0 }
-local function release(command, of)
-  local lease, why = held_by(of, command[2], command[3])
+local function release(command, key)
+  local lease, why = lease_for_owner(key, command[2], command[3])
   if not lease then
     return { why, false, false }
   end
   report_outcome()
   local time = due(lease)
-  finish(of, lease, 'released')
+  end_lease(key, lease, 'released')
   return { 'done', false, false, pack(lease), time }
 end
 
 -- { 4, owner, fence or 0, ttl }
-local function extend(command, of)
-  local lease, why = held_by(of, command[2], command[3])
+local function extend(command, key)
+  local lease, why = lease_for_owner(key, command[2], command[3])
   if not lease then
     return { why, false, false }
   end
   local before, expires = due(lease), now + command[4]
-  change(of, lease, function(own)
+  change(key, lease, function(own)
     own[EXPIRES] = expires
-    -- An owner that extends its lease knows of it.
+    -- An owner that extends its lease knows that it has it.
     own[CONFIRM] = 0
   end)
   report_outcome()
-  tell_holders(lease, { 6, of.id, lease[FENCE], expires })
-  return { 'done', false, false, pack(lease_of(of, lease[FENCE])), before }
+  notify_lease_nodes(lease, { LEASE_CHANGED, key.id, lease[FENCE], expires })
+  return { 'done', false, false, pack(lease_with_fence(key, lease[FENCE])), before }
 end
 
 -- { 5, fences }
-local function force_release(command, of)
-  local meant, fences = command[2], all_fences(of)
+local function force_release(command, key)
+  local meant, fences = command[2], all_fences(key)
   local is_meant = {}
   for _, fence in ipairs(meant) do
     is_meant[fence] = true
@@ -79,9 +79,9 @@ local function force_release(command, of)
   local ended = {}
   for _, fence in ipairs(fences) do
     if #meant == 0 or is_meant[fence] then
-      local lease = lease_of(of, fence)
-      report('forced', of, lease, due(lease))
-      finish(of, lease, 'forced')
+      local lease = lease_with_fence(key, fence)
+      report('forced', key, lease, due(lease))
+      end_lease(key, lease, 'forced')
       ended[#ended + 1] = pack(lease)
     end
   end
@@ -91,10 +91,11 @@ local function force_release(command, of)
   return { 'done', false, false, ended }
 end
 
--- { period, how many attempts were withdrawn in it, and in the one before }: at least those that are still remembered.
-local function withdrawn_lately(of)
+-- { period, how many attempts were withdrawn in it, how many in the period before }. Together these are at least those that still
+-- have a tombstone.
+local function withdrawn_lately(key)
   local period = math.floor(now / WITHDRAWAL_TTL)
-  local lately = of.state[WITHDRAWN] or { period, 0, 0 }
+  local lately = key.state[WITHDRAWN] or { period, 0, 0 }
   if lately[1] == period then
     return lately
   end
@@ -102,25 +103,25 @@ local function withdrawn_lately(of)
 end
 
 -- { 6, owner, attempt }
-local function withdraw(command, of)
+local function withdraw(command, key)
   local owner, attempt = command[2], command[3]
-  local lately = withdrawn_lately(of)
-  local is_new = not is_withdrawn(of, owner, attempt)
+  local lately = withdrawn_lately(key)
+  local is_new = not is_withdrawn(key, owner, attempt)
   if is_new and lately[2] + lately[3] >= MAX_WITHDRAWALS then
     return { 'too_many', false, false }
   end
   local answer = { 'unknown', false, false }
-  local lease = count(of) > 0 and held_by_attempt(of, owner, attempt)
-  local claim = not lease and awaited_by_attempt(of, owner, attempt)
+  local lease = lease_count(key) > 0 and lease_of_attempt(key, owner, attempt)
+  local claim = not lease and claim_of_attempt(key, owner, attempt)
   if lease then
     report_outcome()
     local time = due(lease)
-    finish(of, lease, 'released')
+    end_lease(key, lease, 'released')
     answer = { 'held', false, false, pack(lease), time }
-  elseif claim and not prune(of, claim) then
+  elseif claim and not prune(key, claim) then
     local calls = claim.fields[C_CALLS]
     for at = 1, #calls, 3 do
-      wake(calls[at], calls[at + 1], 3)
+      wake(calls[at], calls[at + 1], WITHDRAWN_ATTEMPT)
     end
     retain_calls(claim, function()
       return false
@@ -129,59 +130,59 @@ local function withdraw(command, of)
   end
   local until_then = now + WITHDRAWAL_TTL
   lately[2] = lately[2] + (is_new and 1 or 0)
-  of.state[WITHDRAWN], of.state[WITHDRAWN_UNTIL] = lately, until_then
-  mark(of)
-  marks[#marks + 1] = { until_then, withdrawn_text(of, owner, attempt) }
+  key.state[WITHDRAWN], key.state[WITHDRAWN_UNTIL] = lately, until_then
+  mark_dirty(key)
+  tombstones[#tombstones + 1] = { until_then, withdrawal_member(key, owner, attempt) }
   return answer
 end
 
 -- { 7, fence }
-local function confirm(command, of)
-  local lease = lease_of(of, command[2])
+local function confirm(command, key)
+  local lease = lease_with_fence(key, command[2])
   if not lease then
     return { 'not_found', false, false }
   end
-  confirmed(of, lease)
-  return { 'done', false, false, pack(lease_of(of, command[2])) }
+  confirm_lease(key, lease)
+  return { 'done', false, false, pack(lease_with_fence(key, command[2])) }
 end
 
--- { 8, tickets, whether to settle the key first }. Answers which of these calls have a lease by now, and which are not in the queue,
--- because a message was lost or their node was considered dead.
-local function settle(command, of)
-  if of.is_new then
-    -- The state of a key whose leases were not swept expires, and leaves its entry behind.
-    call('ZREM', KEYS[4 + ends_of[of.number]], of.id)
+-- { 8, tickets, whether to settle the key first }. Returns which of these calls have a lease by now, and which are not in the
+-- queue, because a message was lost or their node was considered dead.
+local function settle(command, key)
+  if key.is_new then
+    -- The state of a key whose leases were never swept expires, but its entry in the expiry index does not.
+    call('ZREM', KEYS[4 + expiry_index_of[key.number]], key.id)
   end
-  local first = next_claim(of)
-  local look_at = now
+  local first = next_claim(key)
+  local retry_at = now
   if first then
     local fields = first.fields
-    local _, at = obstacle(fields[C_LOCKS], of, fields[C_SHARE], first.position)
-    look_at = at
+    local _, at = obstacle(fields[C_LOCKS], key, fields[C_SHARE], first.position)
+    retry_at = at
   end
   local granted, missing = {}, {}
   for _, ticket in ipairs(command[2]) do
-    local lease = count(of) > 0 and held_by_call(of, ticket)
+    local lease = lease_count(key) > 0 and lease_of_call(key, ticket)
     if lease then
-      confirmed(of, lease)
+      confirm_lease(key, lease)
       granted[#granted + 1] = ticket
-      granted[#granted + 1] = pack(lease_of(of, lease[FENCE]))
-    elseif not awaited_by_call(of, ticket) then
+      granted[#granted + 1] = pack(lease_with_fence(key, lease[FENCE]))
+    elseif not claim_of_call(key, ticket) then
       missing[#missing + 1] = ticket
     end
   end
-  return { 'settled', false, false, waiting_count(of), look_at, granted, missing }
+  return { 'settled', false, false, waiting_count(key), retry_at, granted, missing }
 end
 
--- A command on one key. Before it, expired leases are ended; after it, what is free is granted.
+-- A command on one key. Leases that are due are ended before it, and waiting claims are granted after it.
 local function on_one(apply)
   return function(command, command_keys)
-    local of = command_keys[1]
-    if count(of) > 0 then
-      expire(of)
+    local key = command_keys[1]
+    if lease_count(key) > 0 then
+      expire(key)
     end
-    local answer = apply(command, of)
-    settle_from(of)
+    local answer = apply(command, key)
+    settle_from(key)
     return answer
   end
 end

@@ -1,11 +1,11 @@
--- Names for numbers. Lua allows 200 local variables and has to look each of them up, so `library.rs` substitutes these in the
--- source, as well as the names of limits.
+-- Names for numbers. `library.rs` substitutes them in the source, together with the limits that it defines: Lua allows only 200
+-- local variables, and looks each of them up at run time.
 
--- A claim's share of a key: all of it, one of very many, or one of `n`.
+-- A claim's share of a key. A limit is stored as itself.
 EXCLUSIVE = 0
 SHARED = -1
 
--- A lease ("holder" in the model).
+-- The fields of a lease.
 FENCE = 1
 ACQUIRED = 2
 EXPIRES = 3
@@ -13,18 +13,18 @@ OWNER = 4
 CALLER = 5
 NOTE = 6
 ATTEMPT = 7
--- The tickets of the calls that it was granted to, 16 bytes each; empty when they are too many.
+-- The tickets of the calls that it was granted to, 16 bytes each; empty if there are too many.
 CALLS = 8
--- When it ends unless its node has confirmed it; 0 if it need not be confirmed.
+-- When it ends unless its node has confirmed it by then; 0 if no confirmation is needed.
 CONFIRM = 9
 -- The names of the nodes of these calls, concatenated.
-NODES_OF = 10
--- Its keys, each followed by its share; false if it has one key.
+LEASE_NODES = 10
+-- Its keys, each followed by the share of it; false if it has one key.
 LOCKS = 11
--- Its share of that one key.
-PART = 12
+-- Its share of that one key. The last field: a lease has as many.
+LEASE_SHARE = 12
 
--- A claim that waits.
+-- The fields of a claim that waits.
 C_OWNER = 1
 C_CALLER = 2
 C_NOTE = 3
@@ -38,7 +38,7 @@ C_CALLS = 9
 -- The node for which it is counted in WAITS.
 C_NODE = 10
 
--- A remembered release.
+-- The fields of a remembered release.
 R_OWNER = 1
 R_FENCE = 2
 R_UNTIL = 3
@@ -46,30 +46,52 @@ R_FORCED = 4
 R_NEWEST = 5
 R_ATTEMPT = 6
 
--- The state of a key.
+-- The fields of a key's state.
 -- Its largest fence.
-LAST = 1
+LAST_FENCE = 1
 -- How its leases share it.
 SHARE = 2
 -- How many of its leases and claims are of several keys.
 SETS = 3
 -- How many claims of each node wait; false if there are none.
 WAITS = 4
--- Until when GONE may contain a call for it, or an attempt.
-GONE_UNTIL = 5
+-- Until when TOMBSTONES may contain an abandoned call for it, or a withdrawn attempt.
+TOMBSTONES_UNTIL = 5
 WITHDRAWN_UNTIL = 6
--- Its leases; their number if they are in its crowd.
-HOLDERS = 7
+-- Its leases; their number if they are in its sorted set.
+LEASES = 7
 RELEASES = 8
 -- Its score in the expiry index; 0 if it is not there.
 SCORE = 9
--- How many of its leases are counted at another key.
+-- How many of its leases are counted at another of their keys.
 FOREIGN = 10
 -- What it adds to the counts of leases and of reserved keys.
 EXTRA = 11
 RESERVED = 12
--- How many attempts were withdrawn lately; false if none was.
+-- How many attempts were withdrawn lately, see `withdrawn_lately`; false if none was.
 WITHDRAWN = 13
--- When its last claim arrived, in microseconds.
+-- When the latest claim arrived, in microseconds.
 LAST_ARRIVAL = 14
 RELEASES_UNTIL = 15
+
+-- The fields of META.
+-- The group's name for its server.
+M_INSTANCE = 1
+-- An upper bound of the fences.
+M_HIGH = 2
+-- Until when no node is considered dead.
+M_GRACE_UNTIL = 3
+-- Until when deadlines may be by the clock of another server.
+M_FOREIGN_CLOCK_UNTIL = 4
+
+-- How a call has left its queue.
+GRANTED = 1
+TIMED_OUT = 2
+WITHDRAWN_ATTEMPT = 3
+EXHAUSTED = 4
+-- The other notifications between nodes: about a lease that was granted through the recipient.
+LEASE_ENDED = 5
+LEASE_CHANGED = 6
+
+-- The only command that is not about keys.
+HEARTBEAT = 9

@@ -1,34 +1,34 @@
 -- The fast path, for most of the load: to acquire a free key without a queue, and to release its only lease through the node that
 -- it was granted through. The outcome is that of the general path, which everything else takes.
 
--- Excludes repeated attempts, calls that rejoin the queue, and keys at which an abandoned call may be marked.
-local function acquire_free(command, of)
-  local state = of.state
-  local holders = state[HOLDERS]
+-- Excludes repeated attempts, calls that rejoin the queue, and keys with tombstones of abandoned calls.
+local function acquire_free(command, key)
+  local state = key.state
+  local holders = state[LEASES]
   if
     state[WAITS]
     or command[6] ~= ''
     or command[11] ~= 0
     or type(holders) == 'number'
     or holders[1]
-    or state[GONE_UNTIL] > now
+    or state[TOMBSTONES_UNTIL] > now
   then
     return nil
   end
-  local fence, owner, expires = mint_above(state[LAST]), command[3], now + command[7]
+  local fence, owner, expires = mint_above(state[LAST_FENCE]), command[3], now + command[7]
   if not fence then
     return nil
   end
-  begin_after_releases(of, owner)
-  state[LAST], state[SHARE] = fence, command[8]
+  outdate_releases(key, owner)
+  state[LAST_FENCE], state[SHARE] = fence, command[8]
   holders[1] = { fence, now, expires, owner, command[4], command[5], '', command[2], 0, node, false, command[8] }
-  save(of, expires)
+  save(key, expires)
   return { 'granted', true, false, fence }
 end
 
-local function release_only(command, of)
-  local state = of.state
-  local holders = state[HOLDERS]
+local function release_only(command, key)
+  local state = key.state
+  local holders = state[LEASES]
   local lease = type(holders) == 'table' and holders[1]
   if
     not lease
@@ -39,13 +39,13 @@ local function release_only(command, of)
     or lease[FENCE] ~= command[3]
     or lease[EXPIRES] <= now
     or lease[CONFIRM] ~= 0
-    or lease[NODES_OF] ~= node
+    or lease[LEASE_NODES] ~= node
   then
     return nil
   end
   holders[1] = nil
-  remember_release(of, lease, false)
-  save(of, 0)
+  remember_release(key, lease, false)
+  save(key, 0)
   return { 'done', true, false, pack(lease), lease[EXPIRES] }
 end
 

@@ -2,17 +2,17 @@
 
 -- Writes what a command has changed.
 local function write_all()
-  for _, of in ipairs(dirty) do
-    write(of)
+  for _, key in ipairs(dirty) do
+    write(key)
   end
-  for _, of in ipairs(dirty) do
-    if of.changed then
-      stored(of)
+  for _, key in ipairs(dirty) do
+    if key.changed then
+      mark_stored(key)
     end
-    of.head, of.is_dirty = nil, nil
+    key.head, key.is_dirty = nil, nil
   end
-  for _, entry in ipairs(marks) do
-    call('ZADD', GONE, int(entry[1]), entry[2])
+  for _, entry in ipairs(tombstones) do
+    call('ZADD', TOMBSTONES, int(entry[1]), entry[2])
   end
 end
 
@@ -21,33 +21,33 @@ local function run_one(command, numbers)
   if type(numbers) == 'table' then
     command_keys = {}
     for i, number in ipairs(numbers) do
-      command_keys[i] = key(KEYS[first_lock + 2 * number])
+      command_keys[i] = load_key(KEYS[first_lock + 2 * number])
     end
   else
-    local of = key(KEYS[first_lock + 2 * numbers])
+    local key = load_key(KEYS[first_lock + 2 * numbers])
     local fast_path = FAST_PATHS[command[1]]
-    local answer = fast_path and fast_path(command, of)
+    local answer = fast_path and fast_path(command, key)
     if answer then
       return answer
     end
-    command_keys = { of }
+    command_keys = { key }
   end
-  claims, unsettled, dirty, marks = {}, {}, {}, {}
+  claims, unsettled, dirty, tombstones = {}, {}, {}, {}
   transitions, woken, has_outcome_transition = nil, nil, false
   local answer = COMMANDS[command[1]](command, command_keys)
   if #unsettled > 0 then
     settle_others()
   end
   write_all()
-  -- If the outcome has the only transition, a flag stands for the list.
+  -- If the only transition is that of the outcome, a flag stands for the list.
   answer[2] = transitions or has_outcome_transition
   answer[3] = woken or false
   return answer
 end
 
--- A command that fails has changed nothing in Redis, but its copies of the keys are dropped.
+-- A command that fails has changed nothing in Redis, but possibly the copies of the keys, so these are dropped.
 local function try_one(command, numbers, messages)
-  published = nil
+  notifications = nil
   local is_done, answer = pcall(run_one, command, numbers)
   if not is_done then
     local error = answer
@@ -55,8 +55,8 @@ local function try_one(command, numbers, messages)
     keys, fetched, needed = {}, {}, nil
     return answer
   end
-  if published then
-    for _, message in ipairs(published) do
+  if notifications then
+    for _, message in ipairs(notifications) do
       local other = message[1]
       if not messages[other] then
         messages[other] = {}
@@ -68,8 +68,8 @@ local function try_one(command, numbers, messages)
   return answer
 end
 
--- Whether a command has one of these keys. `false` stands for all keys.
-local function is_on(ids, numbers)
+-- Whether a command is about one of these keys. `false` stands for all keys.
+local function concerns(ids, numbers)
   if not ids then
     return true
   elseif not next(ids) then
@@ -95,39 +95,39 @@ local function send_again(ids, numbers, others)
   end
 end
 
--- ARGV[1]: { node, channel, release memory, must confirm, floor of fences, i, number of expiry indexes,
---   the expiry index of each lock, for each command: not after, the lock or locks it names,
+-- ARGV[1]: { node, channel, release memory, must confirm, floor of fences, number of the database,
+--   number of expiry indexes, the expiry index of each lock, for each command: not after, the lock or locks it names,
 --   number of the call, whether the one before it was not answered when it was sent }
--- Answers { now, instance, whether this node was considered dead, locks to be settled further,
---   an answer for each command: { code, transitions, woken, … } }
+-- Returns { now, instance, whether this node was considered dead, locks that have to be settled further,
+--   a reply for each command: { code, transitions, woken, … } }
 local function run(key_names, arguments)
   begin_call(key_names)
-  META, NODES, GONE, NEWS = key_names[1], key_names[2], key_names[3], key_names[4]
+  META, NODES, TOMBSTONES, COUNTERS = key_names[1], key_names[2], key_names[3], key_names[4]
   local header = { unpack_one(arguments[1]) }
-  node, channel, memory, must_confirm = header[1], header[2], header[3], header[4]
-  open_lane(header[6] .. META, header[5])
-  budget, more, has_joined = MOST_GRANTS, {}, false
-  first_lock, lock_number, ends_of = 3 + header[7], {}, header[8]
+  node, channel, release_memory, must_confirm = header[1], header[2], header[3], header[4]
+  open_group(header[6] .. META, header[5])
+  budget, unfinished, has_joined = MAX_GRANTS, {}, false
+  first_lock, lock_number, expiry_index_of = 3 + header[7], {}, header[8]
   local ids = {}
-  for number = 1, #ends_of do
+  for number = 1, #expiry_index_of do
     local id = key_names[first_lock + 2 * number]
     ids[number] = id
     lock_number[id] = number
   end
   fetched = ids[1] and call('MGET', unpack(ids)) or {}
   local messages, answers, commands = {}, {}, header[9]
-  -- The keys of commands that have to be sent again. A call that was sent before the one in front of it was answered starts with
-  -- the keys of that one; if that one has not run, all commands have to be sent again.
+  -- The keys of commands that have to be sent again. A call that was sent before the previous one was answered starts with the
+  -- keys of that one; if that one has not run, all commands have to be sent again.
   local again = {}
   if header[11] then
-    local before = calls_here[node]
+    local before = group_calls[node]
     again = before and before[1] == header[10] - 1 and before[2]
   end
-  calls_here[node] = { header[10], again }
+  group_calls[node] = { header[10], again }
   for i = 2, #arguments do
     local command, numbers = { unpack_one(arguments[i]) }, commands[2 * i - 2]
     local answer
-    if is_on(again, numbers) then
+    if concerns(again, numbers) then
       answer = { 'behind', false, false }
       if again then
         send_again(again, numbers, {})
@@ -135,8 +135,8 @@ local function run(key_names, arguments)
     elseif commands[2 * i - 3] < now then
       answer = { 'late', false, false }
       send_again(again, numbers, {})
-    elseif command[1] == 9 then
-      answer = { 'beat', false, false, beat() }
+    elseif command[1] == HEARTBEAT then
+      answer = { 'heartbeat', false, false, heartbeat() }
     else
       answer = try_one(command, numbers, messages)
       if answer[1] == 'need' then
@@ -145,20 +145,20 @@ local function run(key_names, arguments)
     end
     answers[i - 1] = answer
   end
-  local was_gone = has_joined and not is_alive()
-  if was_gone then
-    show_life()
+  local was_dead = has_joined and not is_alive()
+  if was_dead then
+    mark_alive()
   end
   for _, other in ipairs(messages) do
-    local number = call('HINCRBY', NEWS, other, 1)
+    local number = call('HINCRBY', COUNTERS, other, 1)
     call('PUBLISH', channel .. other, pack({ number, META, messages[other] }))
   end
-  close_lane()
-  local unfinished = {}
-  for id in pairs(more) do
-    unfinished[#unfinished + 1] = id
+  close_group()
+  local unfinished_ids = {}
+  for id in pairs(unfinished) do
+    unfinished_ids[#unfinished_ids + 1] = id
   end
-  return pack({ now, instance, was_gone, unfinished, answers })
+  return pack({ now, instance, was_dead, unfinished_ids, answers })
 end
 
 redis.register_function({ function_name = PREFIX .. '_run', callback = run })

@@ -1,62 +1,62 @@
 -- What blocks a claim: leases, and claims before it.
 
-local function has_room_for(of, share)
-  local held = count(of)
+local function has_room_for(key, share)
+  local held = lease_count(key)
   if held == 0 then
     return true
   end
-  local as = of.state[SHARE]
+  local as = key.state[SHARE]
   return as == share and as ~= EXCLUSIVE and (as == SHARED or held < as)
 end
 
 -- Whether neither an earlier claim nor a lease at this key blocks a claim. A claim without a position is behind all others.
-local function is_open(of, share, position)
-  if of.state[WAITS] then
+local function is_unblocked(key, share, position)
+  if key.state[WAITS] then
     if not position then
       return false
     end
-    local first = next_claim(of)
+    local first = next_claim(key)
     if first and first.position < position then
       return false
     end
   end
-  return has_room_for(of, share)
+  return has_room_for(key, share)
 end
 
--- The keys that block a claim on one key (`of`) or several (`locks`).
-local function blocked_by(locks, of, share, position)
+-- The keys that block a claim on one key (`key`) or several (`locks`).
+local function blocked_by(locks, key, share, position)
   local blocked = {}
   if not locks then
-    if not is_open(of, share, position) then
-      blocked[1] = of.id
+    if not is_unblocked(key, share, position) then
+      blocked[1] = key.id
     end
     return blocked
   end
   for i = 1, #locks, 2 do
-    if not is_open(key(locks[i], locks), locks[i + 1], position) then
+    if not is_unblocked(load_key(locks[i], locks), locks[i + 1], position) then
       blocked[#blocked + 1] = locks[i]
     end
   end
   return blocked
 end
 
--- When the first of the leases is due that block this key. If the key is only reserved, these are leases on other keys, found by
--- following claims, each of which is older than the one before.
-local function next_end(of)
+-- When the first of the leases that block this key is due. If the key is only reserved, these are leases on other keys, found by
+-- following claims, each of which is older than the previous one.
+local function next_end(key)
   for _ = 1, MAX_FOLLOWED do
-    if count(of) > 0 then
-      return due(first_due(of))
+    if lease_count(key) > 0 then
+      return due(first_due(key))
     end
-    local first = next_claim(of)
+    local first = next_claim(key)
     if not first then
       break
     end
     local fields = first.fields
-    local blocked = blocked_by(fields[C_LOCKS], of, fields[C_SHARE], first.position)
+    local blocked = blocked_by(fields[C_LOCKS], key, fields[C_SHARE], first.position)
     local earliest
     for _, id in ipairs(blocked) do
-      local other = key(id)
-      if count(other) > 0 then
+      local other = load_key(id)
+      if lease_count(other) > 0 then
         local at = due(first_due(other))
         earliest = math.min(earliest or at, at)
       end
@@ -67,18 +67,18 @@ local function next_end(of)
     if not blocked[1] then
       break
     end
-    of = key(blocked[1])
+    key = load_key(blocked[1])
   end
-  return now + LOOK_AGAIN
+  return now + DEFAULT_RETRY
 end
 
 -- The keys that block a claim, and when to retry.
-local function obstacle(locks, of, share, position)
-  local blocked = blocked_by(locks, of, share, position)
-  local look_at
+local function obstacle(locks, key, share, position)
+  local blocked = blocked_by(locks, key, share, position)
+  local retry_at
   for _, id in ipairs(blocked) do
-    local at = next_end(key(id))
-    look_at = math.min(look_at or at, at)
+    local at = next_end(load_key(id))
+    retry_at = math.min(retry_at or at, at)
   end
-  return blocked, look_at or now
+  return blocked, retry_at or now
 end

@@ -1,9 +1,9 @@
--- Read-only functions, and the one that replication needs.
+-- Read-only functions, and the one that `WAIT` for replicas needs.
 
 local function is_waiting(claim)
   local calls = claim.fields[C_CALLS]
   for at = 1, #calls, 3 do
-    if stays(calls[at + 1], calls[at + 2]) then
+    if still_waits(calls[at + 1], calls[at + 2]) then
       return true
     end
   end
@@ -11,25 +11,25 @@ local function is_waiting(claim)
 end
 
 -- { number of live leases, how they share the key, how many wait, the first leases }
-local function inspect(of, most)
+local function inspect(key, most)
   local live, shown = 0, {}
-  if is_many(of) then
-    live = call('ZLEXCOUNT', crowd(of), format('[d%016d', now + 1), '(e')
+  if has_many_leases(key) then
+    live = call('ZLEXCOUNT', sorted_set(key), format('[d%016d', now + 1), '(e')
     local from = '[f'
     while #shown < most and #shown < live do
-      local some = call('ZRANGE', crowd(of), from, '(g', 'BYLEX', 'LIMIT', 0, most)
+      local some = call('ZRANGE', sorted_set(key), from, '(g', 'BYLEX', 'LIMIT', 0, most)
       if #some == 0 then
         break
       end
       for _, text in ipairs(some) do
-        if #shown < most and lease_from(sub(text, 17))[EXPIRES] > now then
+        if #shown < most and parse_lease(sub(text, 17))[EXPIRES] > now then
           shown[#shown + 1] = sub(text, 17)
         end
       end
       from = '(' .. some[#some]
     end
   else
-    for _, lease in ipairs(of.state[HOLDERS]) do
+    for _, lease in ipairs(key.state[LEASES]) do
       if lease[EXPIRES] > now then
         live = live + 1
         shown[live] = pack(lease)
@@ -37,22 +37,22 @@ local function inspect(of, most)
     end
   end
   local waiting = 0
-  for other, some in pairs(of.state[WAITS] or {}) do
-    waiting = waiting + (is_gone(other) and 0 or some)
+  for other, some in pairs(key.state[WAITS] or {}) do
+    waiting = waiting + (is_dead(other) and 0 or some)
   end
-  return { live, of.state[SHARE], waiting, shown }
+  return { live, key.state[SHARE], waiting, shown }
 end
 
 -- For each claim { owner, caller, note, since, until }, in the order of the queue.
-local function queue(of, most)
+local function queue(key, most)
   local shown, from = {}, '[q'
-  while of.state[WAITS] and #shown < most do
-    local some = call('ZRANGE', crowd(of), from, '(r', 'BYLEX', 'LIMIT', 0, most)
+  while key.state[WAITS] and #shown < most do
+    local some = call('ZRANGE', sorted_set(key), from, '(r', 'BYLEX', 'LIMIT', 0, most)
     if #some == 0 then
       break
     end
     for _, text in ipairs(some) do
-      local claim = claim_from(of.id, text)
+      local claim = parse_claim(key.id, text)
       if #shown < most and is_waiting(claim) then
         local fields, until_then = claim.fields, 0
         for at = 3, #fields[C_CALLS], 3 do
@@ -72,14 +72,14 @@ local function read(key_names, arguments)
   META, NODES = key_names[1], key_names[2]
   node = arguments[1]
   local packed = call('GET', META)
-  lane = packed and unpack_one(packed) or { '', 0, 0, 0 }
-  is_node_gone, quiet = {}, nil
+  meta = packed and unpack_one(packed) or { '', 0, 0, 0 }
+  is_node_dead, grace_period = {}, nil
   first_lock, lock_number = 1, {}
   local answers, what, most = {}, arguments[2] == 'queue' and queue or inspect, tonumber(arguments[3])
   for number = 1, #key_names / 2 - 1 do
     local id = key_names[first_lock + 2 * number]
     lock_number[id] = number
-    answers[number] = what(key(id), most)
+    answers[number] = what(load_key(id), most)
   end
   return pack({ now, answers })
 end
@@ -88,13 +88,13 @@ end
 local function due_locks(key_names, arguments)
   begin_call(key_names)
   local found, most = {}, tonumber(arguments[1])
-  for _, ends in ipairs(key_names) do
+  for _, expiry_index in ipairs(key_names) do
     local left = most - #found
     if left <= 0 then
       break
     end
     -- An index that cannot be read must not keep the others from being swept.
-    local due = redis.pcall('ZRANGE', ends, '-inf', int(now), 'BYSCORE', 'LIMIT', 0, left)
+    local due = redis.pcall('ZRANGE', expiry_index, '-inf', int(now), 'BYSCORE', 'LIMIT', 0, left)
     for _, id in ipairs(due) do
       found[#found + 1] = id
     end
@@ -102,7 +102,7 @@ local function due_locks(key_names, arguments)
   return found
 end
 
--- KEYS: NEWS, then expiry indexes. Answers how many keys are held, by how many leases, and how many are reserved.
+-- KEYS: COUNTERS, then expiry indexes. Returns how many keys are held, by how many leases, and how many are reserved.
 local function counts(key_names)
   begin_call(key_names)
   local extra = call('HMGET', key_names[1], 'leases', 'reserved')
@@ -115,7 +115,7 @@ local function counts(key_names)
   return { held, held + leases, reserved }
 end
 
--- KEYS: META, a key to write. Answers the server's name, and gives a WAIT on the same connection something to wait for. Extensions
+-- KEYS: META, a key to write. Returns the server's name, and gives a WAIT on the same connection something to wait for. Extensions
 -- need it on a full server too.
 local function touch_replicas(key_names)
   begin_call(key_names)

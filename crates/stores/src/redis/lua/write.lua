@@ -1,13 +1,13 @@
 -- Writes the keys that a step has changed, with their expiry index and the counters.
 
-local function write_crowd(of)
+local function write_sorted_set(key)
   local removed, added = {}, {}
-  for record in pairs(of.changed) do
+  for record in pairs(key.changed) do
     for _, text in ipairs(record.before or {}) do
       removed[#removed + 1] = text
     end
     if not record.is_removed then
-      for _, text in ipairs(record:texts()) do
+      for _, text in ipairs(record:entries()) do
         added[#added + 1] = '0'
         added[#added + 1] = text
       end
@@ -15,31 +15,31 @@ local function write_crowd(of)
   end
   -- First what frees memory. `unpack` is limited to some thousand values.
   for from = 1, #removed, 1000 do
-    call('ZREM', crowd(of), unpack(removed, from, math.min(from + 999, #removed)))
+    call('ZREM', sorted_set(key), unpack(removed, from, math.min(from + 999, #removed)))
   end
   for from = 1, #added, 1000 do
-    call('ZADD', crowd(of), unpack(added, from, math.min(from + 999, #added)))
+    call('ZADD', sorted_set(key), unpack(added, from, math.min(from + 999, #added)))
   end
 end
 
--- Called when all keys are written: a record may be in the crowds of several.
-local function stored(of)
-  for record in pairs(of.changed) do
+-- Called when all keys are written: a record may be in the sorted sets of several.
+local function mark_stored(key)
+  for record in pairs(key.changed) do
     record.is_stored, record.before = true, nil
   end
-  of.changed, of.joined, of.unsaved, of.records, of.head, of.dues = nil, nil, nil, nil, nil, nil
+  key.changed, key.joined, key.unsaved, key.records, key.head, key.dues = nil, nil, nil, nil, nil, nil
 end
 
--- The score of this key in the expiry index, which is when it has to be settled; 0 for never.
-local function score_of(of)
-  local state = of.state
-  if more[of.id] then
+-- The score of this key in the expiry index: when it has to be settled, or 0 for never.
+local function score_of(key)
+  local state = key.state
+  if unfinished[key.id] then
     return now
-  elseif count(of) > 0 then
-    return due(first_due(of))
+  elseif lease_count(key) > 0 then
+    return due(first_due(key))
   elseif state[WAITS] then
     -- The key is reserved.
-    local until_then, first = now, next_claim(of)
+    local until_then, first = now, next_claim(key)
     local calls = first and first.fields[C_CALLS] or {}
     for at = 3, #calls, 3 do
       until_then = math.max(until_then, calls[at])
@@ -49,78 +49,78 @@ local function score_of(of)
   return 0
 end
 
-local function write_counts(of)
-  local state = of.state
-  local held = count(of)
+local function write_counts(key)
+  local state = key.state
+  local held = lease_count(key)
   local extra = held > 0 and held - state[FOREIGN] - 1 or 0
   local reserved = held == 0 and state[WAITS] and 1 or 0
   if extra ~= state[EXTRA] then
-    call('HINCRBY', NEWS, 'leases', int(extra - state[EXTRA]))
+    call('HINCRBY', COUNTERS, 'leases', int(extra - state[EXTRA]))
     state[EXTRA] = extra
   end
   if reserved ~= state[RESERVED] then
-    call('HINCRBY', NEWS, 'reserved', int(reserved - state[RESERVED]))
+    call('HINCRBY', COUNTERS, 'reserved', int(reserved - state[RESERVED]))
     state[RESERVED] = reserved
   end
 end
 
--- Until when the state of this key has to be kept; nil if without end.
-local function known_until(of)
-  local state = of.state
+-- Until when the state of this key has to be kept; nil if it must not expire.
+local function known_until(key)
+  local state = key.state
   if state[WAITS] then
     return nil
   end
   -- The last fence has to be remembered for longer than `high` may be ahead of the time.
-  local known = math.floor((state[LAST] + FENCE_EPOCH) * FENCE_MICROS / 1000) + FENCE_MEMORY
-  known = math.max(known, state[GONE_UNTIL], state[WITHDRAWN_UNTIL], state[RELEASES_UNTIL])
-  if is_many(of) then
-    -- The crowd does not expire, so the state must not either.
+  local known = math.floor((state[LAST_FENCE] + FENCE_EPOCH) * FENCE_MICROS / 1000) + FENCE_MEMORY
+  known = math.max(known, state[TOMBSTONES_UNTIL], state[WITHDRAWN_UNTIL], state[RELEASES_UNTIL])
+  if has_many_leases(key) then
+    -- The sorted set does not expire, so the state must not either.
     return nil
   end
-  for _, lease in ipairs(state[HOLDERS]) do
-    known = math.max(known, lease[EXPIRES] + FORGOTTEN_AFTER)
+  for _, lease in ipairs(state[LEASES]) do
+    known = math.max(known, lease[EXPIRES] + EXPIRED_LEASE_RETENTION)
   end
   return known
 end
 
 -- Writes the state of a key, and its score in the expiry index.
-local function save(of, score)
-  local state = of.state
+local function save(key, score)
+  local state = key.state
   local before = state[SCORE]
   state[SCORE] = score
-  local known = known_until(of)
+  local known = known_until(key)
   if known and known <= now then
-    call('DEL', of.id)
-    of.is_new = true
+    call('DEL', key.id)
+    key.is_new = true
   else
-    local text = state_text(state)
-    -- A value of another type was read as none: it is not overwritten.
-    local how = of.is_new and 'NX' or 'XX'
+    local text = pack_state(state)
+    -- A value of another type was read as nil: it must not be overwritten.
+    local how = key.is_new and 'NX' or 'XX'
     local is_written
     if known then
-      is_written = call('SET', of.id, text, how, 'PXAT', int(known))
+      is_written = call('SET', key.id, text, how, 'PXAT', int(known))
     else
-      is_written = call('SET', of.id, text, how)
+      is_written = call('SET', key.id, text, how)
     end
     if not is_written then
-      error('there is something else at ' .. of.id)
+      error('there is something else at ' .. key.id)
     end
-    of.is_new = false
+    key.is_new = false
   end
-  local ends = KEYS[4 + ends_of[of.number]]
+  local expiry_index = KEYS[4 + expiry_index_of[key.number]]
   if score == 0 and before ~= 0 then
-    call('ZREM', ends, of.id)
+    call('ZREM', expiry_index, key.id)
   elseif score ~= before then
-    call('ZADD', ends, int(score), of.id)
+    call('ZADD', expiry_index, int(score), key.id)
   end
 end
 
-local function write(of)
-  -- Before the crowd is written, because it depends on what has changed there.
-  local score = score_of(of)
-  if of.changed then
-    write_crowd(of)
+local function write(key)
+  -- Before the sorted set is written, because the score depends on what has changed there.
+  local score = score_of(key)
+  if key.changed then
+    write_sorted_set(key)
   end
-  write_counts(of)
-  save(of, score)
+  write_counts(key)
+  save(key, score)
 end

@@ -106,9 +106,9 @@ async fn past_the_last_fence_nothing_is_granted() {
     let store = open(&redis).await;
     let first = take(&store, "k").await;
     release(&store, &first).await;
-    let set = "local lane = cmsgpack.unpack(redis.call('GET', KEYS[1]))
-        lane[2] = 900000000000000
-        redis.call('SET', KEYS[1], cmsgpack.pack(lane))";
+    let set = "local meta = cmsgpack.unpack(redis.call('GET', KEYS[1]))
+        meta[2] = 900000000000000
+        redis.call('SET', KEYS[1], cmsgpack.pack(meta))";
     redis.cli(&["EVAL", set, "1", "forrst:meta"]);
     let last = take(&store, "k").await;
     assert_eq!(last.fence, Fence::MAX);

@@ -200,7 +200,7 @@ pub(crate) fn forget_queue(redis: &RedisServer, key: &str) {
 
 /// The keys that do not expire, except those that exist once: the format, the secret, fences, nodes, and their message counts.
 pub(crate) fn lasting_keys(redis: &RedisServer) -> Vec<String> {
-    let known = [":format", ":secret", ":meta", ":nodes", ":news"];
+    let known = [":format", ":secret", ":meta", ":nodes", ":counters"];
     let keys = redis.cli(&["KEYS", "*"]);
     let keys = keys.split_whitespace();
     let unknown = keys.filter(|key| !known.iter().any(|known| key.ends_with(known)));

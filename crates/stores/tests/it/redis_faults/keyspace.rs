@@ -44,7 +44,7 @@ async fn prefixes_do_not_see_each_other() {
 #[tokio::test]
 async fn a_newer_format_is_refused() {
     let redis = RedisServer::start();
-    redis.cli(&["SET", "forrst:format", "5"]);
+    redis.cli(&["SET", "forrst:format", "6"]);
     let refused = RedisStore::open(&redis.url(), &RedisOptions::default()).await;
     assert!(matches!(refused, Err(RedisError::OtherFormat { .. })));
 }
@@ -86,7 +86,7 @@ async fn an_index_entry_without_a_lease_is_swept() {
     assert_eq!(store.counts().await.unwrap().keys, 20);
     assert_eq!(store.sweep(100).await.unwrap(), 20);
     assert_eq!(store.counts().await.unwrap().keys, 0);
-    assert_eq!(redis.cli(&["KEYS", "*:ends"]).trim(), "");
+    assert_eq!(redis.cli(&["KEYS", "*:expiry"]).trim(), "");
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn a_partition_that_fails_does_not_keep_the_others_from_being_swept() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
     take_briefly(&store, (0..20).map(|number| format!("k{number}"))).await;
-    let broken = redis.cli(&["KEYS", "*:ends"]);
+    let broken = redis.cli(&["KEYS", "*:expiry"]);
     let broken = broken.split_whitespace().next().unwrap();
     let among_them: usize = redis.cli(&["ZCARD", broken]).trim().parse().unwrap();
     redis.cli(&["SET", broken, "no sorted set"]);
@@ -106,7 +106,7 @@ async fn a_partition_with_many_due_locks_does_not_keep_the_others_from_being_swe
     let redis = RedisServer::start();
     let store = open(&redis).await;
     take_briefly(&store, (0..300).map(|number| format!("k{number}"))).await;
-    let partitions = redis.cli(&["KEYS", "*:ends"]);
+    let partitions = redis.cli(&["KEYS", "*:expiry"]);
     let partitions: Vec<&str> = partitions.split_whitespace().collect();
     let left = |ends: &&str| -> usize { redis.cli(&["ZCARD", ends]).trim().parse().unwrap() };
     let before: Vec<usize> = partitions.iter().map(left).collect();

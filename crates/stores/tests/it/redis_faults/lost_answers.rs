@@ -17,7 +17,7 @@ async fn a_call_that_arrives_after_it_was_abandoned_has_no_effect() {
     let late = call("k", "late");
     store.abandon(&name("k"), late.ticket);
     until("it is marked", async || {
-        redis.cli(&["ZCARD", "forrst:gone"]).trim() == "1"
+        redis.cli(&["ZCARD", "forrst:tombstones"]).trim() == "1"
     })
     .await;
     assert!(acquire(&store, late).await.is_err());

@@ -86,7 +86,7 @@ async fn a_call_that_rejoins_too_late_is_granted_nothing() {
     late.abandon(&name("k"), ticket);
     until("the call is rolled back", async || {
         inspect(&other, "k").await.waiters == 0
-            && redis.cli(&["ZCARD", "forrst:gone"]).trim() == "1"
+            && redis.cli(&["ZCARD", "forrst:tombstones"]).trim() == "1"
     })
     .await;
     release(&other, &lease).await;

@@ -1,4 +1,7 @@
-//! A lane is the path to one server, in a cluster to one partition: a queue of orders, and what this node knows of that server.
+//! A partition group: the partitions that share a queue of commands, fences and heartbeats.
+//!
+//! On a single server all partitions are one group, so that commands for any lock are batched together. In a cluster each partition is
+//! a group, because partitions may move between servers. This node's view of the server is kept for each group.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,42 +10,42 @@ use forrst_lock::Fence;
 use tokio::sync::Notify;
 
 use super::keyspace::Keyspace;
-use super::queue::Queue;
+use super::queue::CommandQueue;
 
-/// How the calls that wait in a lane are to be rechecked, besides querying Redis which of them still wait.
+/// What a recheck of the calls that wait in a group does, besides querying Redis which of them still wait.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Recheck {
-    /// Their keys are settled as well, because calls of a dead node may have left their queues.
+    /// Settles their keys as well, because calls of a dead node may block them.
     pub(super) settles: bool,
-    /// They all rejoin their queues, because Redis knows their deadlines by the clock of another server.
+    /// Has all of them rejoin their queues, because Redis knows their deadlines by the clock of another server.
     pub(super) rejoins: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct PartitionGroup {
     pub(super) number: usize,
     pub(super) slot: u16,
-    /// META, NODES, GONE and NEWS.
+    /// META, NODES, TOMBSTONES and COUNTERS.
     pub(super) keys: [String; 4],
-    pub(super) queue: Queue,
-    /// The name by which the server last called itself.
+    pub(super) queue: CommandQueue,
+    /// The server's name for itself, as of its last answer.
     instance: Mutex<Arc<str>>,
     highest_fence: AtomicU64,
     /// The number of the last message that this node received.
     pub(super) last_message: AtomicU64,
     recheck_requested: Notify,
     pending_recheck: Mutex<Recheck>,
-    /// Redis has counted this node as alive before.
+    /// Whether Redis has counted this node as alive before.
     is_known: AtomicBool,
 }
 
-impl Lane {
+impl PartitionGroup {
     pub(super) fn new(keyspace: &Keyspace, number: usize) -> Self {
         Self {
             number,
             slot: keyspace.slot_of(number),
-            keys: keyspace.lane_keys(number),
-            queue: Queue::default(),
+            keys: keyspace.group_keys(number),
+            queue: CommandQueue::default(),
             instance: Mutex::new("".into()),
             highest_fence: AtomicU64::new(0),
             last_message: AtomicU64::new(0),
@@ -52,8 +55,8 @@ impl Lane {
         }
     }
 
-    /// Notes which server has answered. If it is not the one that answered before, it may have lost what that one had.
-    pub(super) fn instance(&self, name: &str) -> Arc<str> {
+    /// Records which server has answered. If another one answered before, this one may not have all its data.
+    pub(super) fn record_instance(&self, name: &str) -> Arc<str> {
         let mut instance = self.instance.lock().unwrap_or_else(PoisonError::into_inner);
         if **instance != *name {
             let is_first = instance.is_empty();
@@ -68,17 +71,17 @@ impl Lane {
         instance.clone()
     }
 
-    /// The highest fence that was seen here: nothing smaller is granted.
+    /// The highest fence that this node has seen: Redis grants nothing below it.
     pub(super) fn highest_fence(&self) -> u64 {
         self.highest_fence.load(Ordering::Relaxed)
     }
 
-    pub(super) fn saw(&self, fence: Fence) {
+    pub(super) fn record_fence(&self, fence: Fence) {
         self.highest_fence
             .fetch_max(fence.number(), Ordering::Relaxed);
     }
 
-    /// Has the calls that wait here rechecked soon: something may have been missed.
+    /// Has the calls that wait here rechecked soon, because a message may have been missed.
     pub(super) fn request_recheck(&self) {
         self.recheck_requested.notify_one();
     }
@@ -105,7 +108,7 @@ impl Lane {
 
     /// Redis counts this node as alive from now on, and did not before. Unless this was its first call, its waiting calls may have
     /// been passed over meanwhile.
-    pub(super) fn was_considered_dead(&self) {
+    pub(super) fn node_became_alive(&self) {
         if self.is_known.swap(true, Ordering::Relaxed) {
             self.request_recheck();
         }

@@ -1,12 +1,14 @@
-//! The orders of a node, packed as the library reads them: a list of values, the first of which is the number of the command.
+//! The commands of the function library: the steps of the model, and two that only this store has.
+//!
+//! Each is packed as a list of values in msgpack, the first of which is the number of the command.
 
 use forrst_lock::model::{Acquire, Claim, Command, Held, Wait};
 use forrst_lock::{Attempt, Caller, Fence, Kind, LockName, Note, Share, Ticket};
 use rmp::encode;
 
-/// One command of a batch.
+/// One command, as the library runs it.
 #[derive(Debug, Clone)]
-pub(super) enum Order {
+pub(super) enum LibraryCommand {
     /// A step of the model.
     Step(Command),
     /// Queries the state of some calls of this node that wait for a lock.
@@ -17,31 +19,31 @@ pub(super) enum Order {
         settles: bool,
     },
     /// The heartbeat of this node.
-    Beat,
+    Heartbeat,
 }
 
-impl Order {
+impl LibraryCommand {
     /// The locks that it names.
     pub(super) fn names(&self) -> Vec<LockName> {
         match self {
             Self::Step(command) => command.names().cloned().collect(),
             Self::CheckWaiters { name, .. } => vec![name.clone()],
-            Self::Beat => Vec::new(),
+            Self::Heartbeat => Vec::new(),
         }
     }
 
-    /// Whether it is run on a server that is full: all but acquires free memory or need little.
+    /// Whether it runs on a server that is full: all commands but acquires free memory, or need little.
     pub(super) fn runs_when_full(&self) -> bool {
         !matches!(self, Self::Step(Command::Acquire(_)))
     }
 
-    /// `mark_millis` is for how long a call is remembered that was abandoned before it arrived.
-    pub(super) fn pack(&self, mark_millis: u64) -> Vec<u8> {
+    /// `tombstone_millis` is the lifetime of the tombstone of a call that was abandoned before it arrived.
+    pub(super) fn pack(&self, tombstone_millis: u64) -> Vec<u8> {
         let mut packed = Packer::default();
         match self {
             Self::Step(Command::Acquire(acquire)) => pack_acquire(&mut packed, acquire),
             Self::Step(Command::Abandon { ticket, .. }) => {
-                packed.number(2).ticket(*ticket).number(mark_millis);
+                packed.number(2).ticket(*ticket).number(tombstone_millis);
             }
             Self::Step(Command::Release(held)) => {
                 packed.number(3).held(held);
@@ -75,7 +77,7 @@ impl Order {
                 }
                 packed.flag(*settles);
             }
-            Self::Beat => {
+            Self::Heartbeat => {
                 packed.number(9);
             }
         }
