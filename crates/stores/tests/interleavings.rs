@@ -50,7 +50,7 @@ impl Node for Waiting {
     fn changed(&self, _: &Transition, _: Timestamp) {}
 }
 
-/// Which of the two locks a client asks for.
+/// Which of the two locks a client requests.
 #[derive(Clone, Copy)]
 enum Want {
     First,
@@ -86,7 +86,7 @@ impl Fixture {
         }
     }
 
-    /// Asks for a lease: it is granted at once, or awaited.
+    /// Requests a lease, which is granted at once or awaited.
     fn acquire(
         &self,
         want: Want,

@@ -12,7 +12,7 @@ use forrst_testkit::{RedisCluster, RedisReplicas, SharedRedis};
 use futures_util::StreamExt;
 use futures_util::stream::iter;
 
-/// With patience: what a slow Redis costs is tested elsewhere.
+/// With a long timeout: a slow Redis is tested elsewhere.
 async fn connect(url: &str, prefix: &str, release_memory: ReleaseMemory) -> RedisStore {
     let options = RedisOptions {
         prefix: prefix.to_owned(),
@@ -96,6 +96,6 @@ async fn fulfils_the_contract(url: &str) {
             (connect_two(url, &prefix, memory).await, ())
         })
     });
-    // All at once would be late for each other.
+    // All at once would delay each other.
     iter(cases).for_each_concurrent(8, |case| case).await;
 }

@@ -1,4 +1,4 @@
-//! Commands of the Redis store: each change is reported once, by the node that ran the command, and what is not supported is refused.
+//! Commands of the Redis store: each change is reported once, by the node that ran the command, and unsupported commands are refused.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{RedisCluster, RedisReplicas, RedisServer};
 use tokio::time::sleep;
 
-use crate::redis_faults::ground::{
+use crate::redis_faults::fixture::{
     PATIENCE, acquire, call, granted, held, inspect, name, open, release, take, until, wait,
     waiting, woken,
 };
@@ -22,20 +22,20 @@ use crate::redis_faults::ground::{
 struct Record(Mutex<Vec<Transition>>);
 
 impl Record {
-    fn of(store: &RedisStore) -> Arc<Self> {
+    fn subscribe(store: &RedisStore) -> Arc<Self> {
         let record = Arc::new(Self::default());
         let weak: Weak<Self> = Arc::downgrade(&record);
         store.subscribe(weak);
         record
     }
 
-    /// The transitions since the last call, in words.
+    /// The transitions since the last call, as text.
     fn take(&self) -> Vec<String> {
         let transitions = std::mem::take(&mut *self.0.lock().unwrap());
         transitions.iter().map(in_words).collect()
     }
 
-    /// The same, as soon as there are as many.
+    /// The same, once there are this many.
     async fn take_when(&self, count: usize) -> Vec<String> {
         until("it is reported", async || {
             self.0.lock().unwrap().len() >= count
@@ -82,7 +82,7 @@ fn ttl(millis: u64) -> Ttl {
 async fn every_transition_is_reported_once() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
-    let record = Record::of(&store);
+    let record = Record::subscribe(&store);
     let lease = take(&store, "k").await;
     assert_eq!(record.take(), ["a: granted"]);
     let refused = acquire(&store, call("k", "b")).await.unwrap();
@@ -106,7 +106,7 @@ async fn every_transition_is_reported_once() {
 async fn a_repeated_attempt_is_not_reported_as_granted_twice() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
-    let record = Record::of(&store);
+    let record = Record::subscribe(&store);
     let mut first = call("k", "a");
     first.claim.attempt = Some(Attempt::parse("1").unwrap());
     let again = Acquire {
@@ -122,7 +122,7 @@ async fn a_repeated_attempt_is_not_reported_as_granted_twice() {
 async fn a_grant_to_another_node_is_reported_by_the_node_that_made_it() {
     let redis = RedisServer::start();
     let (one, other) = (open(&redis).await, open(&redis).await);
-    let (of_one, of_other) = (Record::of(&one), Record::of(&other));
+    let (of_one, of_other) = (Record::subscribe(&one), Record::subscribe(&other));
     let lease = take(&one, "k").await;
     let next = wait(&other, call("k", "b")).await;
     release(&one, &lease).await;
@@ -145,7 +145,7 @@ async fn a_grant_to_another_node_is_reported_by_the_node_that_made_it() {
 async fn a_grant_that_a_dead_node_does_not_confirm_ends() {
     let redis = RedisServer::start();
     let (alive, dying) = (open(&redis).await, open(&redis).await);
-    let record = Record::of(&alive);
+    let record = Record::subscribe(&alive);
     let lease = take(&alive, "k").await;
     let _unheard = wait(&dying, call("k", "b")).await;
     drop(dying);
@@ -168,7 +168,7 @@ async fn a_grant_that_a_dead_node_does_not_confirm_ends() {
 async fn an_expired_lease_is_reported_by_the_one_node_that_swept_it() {
     let redis = RedisServer::start();
     let (one, other) = (open(&redis).await, open(&redis).await);
-    let (of_one, of_other) = (Record::of(&one), Record::of(&other));
+    let (of_one, of_other) = (Record::subscribe(&one), Record::subscribe(&other));
     let mut brief = call("k", "a");
     brief.claim.ttl = ttl(1);
     acquire(&one, brief).await.unwrap();
@@ -188,7 +188,7 @@ async fn an_expired_lease_is_reported_by_the_one_node_that_swept_it() {
 async fn a_grant_whose_call_has_ended_is_rolled_back() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
-    let record = Record::of(&store);
+    let record = Record::subscribe(&store);
     let lease = take(&store, "k").await;
     drop(wait(&store, call("k", "gone")).await);
     let next = wait(&store, call("k", "next")).await;
@@ -210,7 +210,7 @@ async fn a_grant_whose_call_has_ended_is_rolled_back() {
 async fn what_abandoning_a_call_has_ended_is_in_the_answer() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
-    let record = Record::of(&store);
+    let record = Record::subscribe(&store);
     let (holds, waits) = (call("k", "a"), waiting(call("k", "b")));
     let tickets = [holds.ticket, waits.ticket, Ticket::random()];
     acquire(&store, holds).await.unwrap();
@@ -246,7 +246,7 @@ async fn a_grant_that_waits_for_replicas_is_reported_once() {
     let url = format!("redis://127.0.0.1:{}", replicas.primary().port());
     let store = RedisStore::open(&url, &options).await.unwrap();
     let lease = take(&store, "k").await;
-    let record = Record::of(&store);
+    let record = Record::subscribe(&store);
     let next = wait(&store, call("k", "b")).await;
     release(&store, &lease).await;
     woken(&store, "k", next).await;

@@ -75,7 +75,7 @@ async fn granted(task: JoinHandle<Result<AcquireOutcome, LockError>>) -> LeaseGu
     }
 }
 
-fn of(owner: Owner, fence: Option<Fence>) -> Held {
+fn lease_ref(owner: Owner, fence: Option<Fence>) -> Held {
     Held {
         name: name(),
         owner,
@@ -150,7 +150,7 @@ async fn first_come_first_served_by_direct_hand_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_holders_expiry_wakes_the_next_on_time() {
+async fn the_expiry_of_a_lease_wakes_the_next_waiter_on_time() {
     let service = service();
     let start = Instant::now();
     take(&service, "a", 10).await.keep();
@@ -158,7 +158,7 @@ async fn a_silent_holders_expiry_wakes_the_next_on_time() {
     let second = join_queue(&service, request("c", 30, Some(60))).await;
     let guard = granted(first).await;
     assert_eq!(start.elapsed().as_secs(), 10);
-    // The second's turn comes with the end of the first's own, shorter lease.
+    // The second is granted the lock when the first's own, shorter lease expires.
     guard.keep();
     granted(second).await;
     assert_eq!(start.elapsed().as_secs(), 13);
@@ -172,7 +172,7 @@ async fn an_extended_lease_keeps_the_waiter_waiting() {
     let waiter = join_queue(&service, request("b", 30, Some(60))).await;
     sleep(seconds(5)).await;
     let extended = service
-        .extend(of(lease.owner, Some(lease.fence)), ttl(20))
+        .extend(lease_ref(lease.owner, Some(lease.fence)), ttl(20))
         .await;
     assert!(extended.unwrap().is_ok());
     granted(waiter).await;
@@ -186,14 +186,14 @@ async fn a_shortened_lease_wakes_the_waiter_at_its_new_end() {
     let waiter = join_queue(&service, request("b", 30, Some(60))).await;
     let start = Instant::now();
     let half = Ttl::new(Duration::from_millis(500)).unwrap();
-    let extended = service.extend(of(lease.owner, None), half).await;
+    let extended = service.extend(lease_ref(lease.owner, None), half).await;
     assert!(extended.unwrap().is_ok());
     granted(waiter).await;
     assert!(start.elapsed() < Duration::from_millis(510));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_nobody_looks_at_still_ends_on_time() {
+async fn a_grant_that_its_caller_does_not_poll_still_expires_on_time() {
     let service = service();
     let held = take(&service, "a", 60).await;
     let mut ignored = Box::pin(service.acquire(request("b", 5, Some(60))));
@@ -232,7 +232,7 @@ async fn a_waiter_dropped_in_the_moment_of_its_grant_leaves_no_lock_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_guard_gives_the_lock_back() {
+async fn a_dropped_guard_releases_the_lock() {
     let service = service();
     drop(take(&service, "a", 30).await);
     assert_eq!(holder(&service).await, None);
@@ -245,7 +245,9 @@ async fn a_kept_lock_stays_until_its_expiry() {
     let lease = take(&service, "a", 30).await.keep();
     sleep(seconds(29)).await;
     assert_eq!(holder(&service).await.as_deref(), Some("a"));
-    let released = service.release(of(lease.owner, Some(lease.fence))).await;
+    let released = service
+        .release(lease_ref(lease.owner, Some(lease.fence)))
+        .await;
     assert_eq!(released.unwrap().unwrap().fence, lease.fence);
 }
 
@@ -322,10 +324,10 @@ async fn renewal_notices_that_the_lock_was_taken_away() {
     successor.release().await;
 }
 
-/// The lease of a whole day, so that only a notice can tell its function in time.
+/// The ttl of a lease whose function can notice a loss in time only if it is notified.
 const DAY: u64 = 86_400;
 
-/// What a token ends at once: the lease of a guard that is not renewed.
+/// Ends a lease that is not renewed. Returns how long its guard took to notice.
 async fn ended_by(
     end: impl AsyncFnOnce(&LockService, &LeaseGuard),
 ) -> (LockService, LeaseGuard, Duration) {
@@ -368,7 +370,7 @@ async fn a_forced_release_notifies_the_function_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_release_by_token_notifies_the_function_at_once() {
     let (_, guard, after) = ended_by(async |service, guard| {
-        let released = service.release(of(guard.lease().owner, None)).await;
+        let released = service.release(lease_ref(guard.lease().owner, None)).await;
         released.unwrap().unwrap();
     })
     .await;
@@ -388,7 +390,7 @@ async fn a_lease_that_is_shortened_by_token_is_lost_at_its_new_end() {
     let waiting = tokio::spawn(async move { loss.lost().await });
     tokio::task::yield_now().await;
     let owner = guard.lease().owner;
-    let shorter = service.extend(of(owner, None), ttl(10)).await;
+    let shorter = service.extend(lease_ref(owner, None), ttl(10)).await;
     let shorter = shorter.unwrap().unwrap();
     assert_eq!(guard.lease(), shorter);
     waiting.await.unwrap();
@@ -402,7 +404,7 @@ async fn a_lease_that_is_extended_by_token_is_held_for_longer() {
     let loss = guard.loss();
     sleep(seconds(5)).await;
     let owner = guard.lease().owner;
-    let longer = service.extend(of(owner, None), ttl(60)).await;
+    let longer = service.extend(lease_ref(owner, None), ttl(60)).await;
     longer.unwrap().unwrap();
     assert!(timeout(seconds(50), loss.lost()).await.is_err());
     assert!(matches!(guard.release().await, ReleaseOutcome::Released));
@@ -410,7 +412,7 @@ async fn a_lease_that_is_extended_by_token_is_held_for_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_notice_of_another_lease_stays_silent() {
+async fn the_end_of_an_earlier_lease_is_not_a_loss_of_the_next() {
     let service = service();
     let guard = take(&service, "a", 30).await;
     service.force_release(&name(), None).await.unwrap().unwrap();
@@ -441,7 +443,7 @@ async fn a_guard_that_releases_notifies_the_others_of_its_lease() {
     let released = first.loss();
     assert!(matches!(first.release().await, ReleaseOutcome::Released));
     assert!(second.loss().is_lost());
-    assert!(!released.is_lost(), "it was given back in time");
+    assert!(!released.is_lost(), "it was released in time");
 }
 
 #[tokio::test(start_paused = true)]
@@ -506,7 +508,7 @@ async fn a_repeated_attempt_shares_the_position_and_the_lease_of_the_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_sends_waiters_away_and_leaves_holders_alone() {
+async fn closing_fails_waiters_and_does_not_affect_holders() {
     let service = service();
     let held = take(&service, "a", 30).await;
     let waiter = join_queue(&service, request("b", 30, Some(60))).await;
@@ -520,7 +522,7 @@ async fn closing_sends_waiters_away_and_leaves_holders_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn everything_that_happens_is_counted_and_told() {
+async fn every_event_is_counted_and_published() {
     let service = with_config(Config {
         keys: KeyStyle::Plain,
         ..Config::default()
@@ -535,7 +537,7 @@ async fn everything_that_happens_is_counted_and_told() {
     service.force_release(&name(), None).await.unwrap().unwrap();
     take(&service, "c", 1).await.keep();
     sleep(seconds(3)).await;
-    let expired = service.release(of(kept.owner, None)).await.unwrap();
+    let expired = service.release(lease_ref(kept.owner, None)).await.unwrap();
     assert!(expired.is_err());
     let _held = take(&service, "d", 30).await;
     let late = service.acquire(request("e", 30, Some(1))).await.unwrap();
@@ -565,7 +567,7 @@ async fn everything_that_happens_is_counted_and_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leases_that_nobody_asks_about_are_swept() {
+async fn expired_leases_are_swept_without_a_request_for_them() {
     let store = Arc::new(MemoryStore::new());
     let service = LockService::new(store.clone(), Config::default());
     for index in 0..2_500 {
@@ -586,9 +588,9 @@ async fn leases_that_nobody_asks_about_are_swept() {
     assert!(store.health().await.is_ok());
 }
 
-/// Ten thousand wait for one key, then half of them leave.
+/// Half of them disconnect.
 #[tokio::test(start_paused = true)]
-async fn a_crowd_at_one_key_is_served_in_order() {
+async fn ten_thousand_waiters_of_one_key_are_served_in_order() {
     let service = service();
     let held = take(&service, "first", 3600).await;
     let mut tasks = Vec::new();

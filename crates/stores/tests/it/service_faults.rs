@@ -1,4 +1,4 @@
-//! The service over a store that fails: nothing is held that nobody knows of, and what was held gets free.
+//! The service over a store that fails: no lease is held that its caller does not know of, and every lease ends.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,10 +20,10 @@ struct BadConnection {
     store: MemoryStore,
     lost_requests: AtomicUsize,
     lost_answers: AtomicUsize,
-    /// How long grants, and what is known about a lock, are on their way, in seconds.
+    /// How many seconds the answers to acquires and inspections take to arrive.
     lag: AtomicU64,
-    /// Whoever sweeps never hears of it.
-    is_stuck: AtomicBool,
+    /// Whether sweeps never return.
+    sweeps_hang: AtomicBool,
 }
 
 impl BadConnection {
@@ -106,10 +106,10 @@ impl LockStore for BadConnection {
     }
 
     async fn sweep(&self, _: usize) -> Result<usize, StoreError> {
-        if self.is_stuck.load(Ordering::SeqCst) {
+        if self.sweeps_hang.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
-        // Only the alarms are to wake waiters here.
+        // In these tests, only alarms wake waiters.
         Ok(0)
     }
 
@@ -136,7 +136,7 @@ fn request(owner: &str, seconds: u64) -> AcquireRequest {
     }
 }
 
-/// Somebody else's, who waits for so many seconds.
+/// A request of another owner, with a wait of this many seconds.
 fn patient(seconds: u64) -> AcquireRequest {
     AcquireRequest {
         wait: Some(Duration::from_secs(seconds)),
@@ -175,7 +175,7 @@ async fn an_acquire_whose_request_or_answer_was_lost_leaves_nothing_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_comes_when_its_lease_is_over_is_none() {
+async fn a_grant_that_arrives_after_its_lease_has_expired_is_an_error() {
     let (store, service) = connect();
     store.lag.store(6, Ordering::SeqCst);
     let late = service.acquire(request("a", 5)).await;
@@ -187,7 +187,7 @@ async fn a_grant_that_comes_when_its_lease_is_over_is_none() {
     assert_eq!(count(EventKind::Acquired), 2, "the store granted both");
 }
 
-/// What was left of the lease is short, but its ttl is not: nobody asked for a lease that is over when it is granted.
+/// Little is left of the lease, but its ttl is long, so this is not the exception for leases that are too short to arrive in time.
 #[tokio::test(start_paused = true)]
 async fn a_repeated_attempt_that_is_answered_late_is_not_granted() {
     let (store, service) = connect();
@@ -205,7 +205,7 @@ async fn a_repeated_attempt_that_is_answered_late_is_not_granted() {
     assert!(matches!(late, Err(LockError::Store(_))), "{late:?}");
 }
 
-/// The grant is on its way when the lease is ended, so its guard is not there yet.
+/// The lease is ended before the grant has arrived, so there is no guard yet.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_ended_before_its_grant_arrived_is_lost_from_the_start() {
     let (store, service) = connect();
@@ -217,7 +217,7 @@ async fn a_lease_that_was_ended_before_its_grant_arrived_is_lost_from_the_start(
     assert!(guard.loss().is_lost());
 }
 
-/// As [`BadConnection`], a process ends while its store is away.
+/// The process ends while no request reaches the store.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_failed_is_rolled_back_before_the_process_ends() {
     let (store, service) = connect();
@@ -228,9 +228,9 @@ async fn a_release_that_failed_is_rolled_back_before_the_process_ends() {
     assert_eq!(store.store.held(), 0);
 }
 
-/// When to ask again is only a hint.
+/// The store is only needed for the hint when to retry.
 #[tokio::test(start_paused = true)]
-async fn whose_time_is_over_hears_it_also_from_a_store_that_hangs() {
+async fn a_wait_times_out_even_if_the_store_hangs() {
     let (store, service) = connect();
     take(&service, 3600).await.keep();
     let start = Instant::now();
@@ -293,7 +293,7 @@ async fn renewal_that_cannot_reach_the_store_is_loss_at_the_end_of_the_lease() {
     loss.lost().await;
     assert!(start.elapsed() > Duration::from_secs(11));
     assert!(start.elapsed() <= Duration::from_secs(12));
-    // The store is back, but what was lost stays lost.
+    // The store is available again, but a lost lease stays lost.
     store.lost_requests.store(0, Ordering::SeqCst);
     sleep(Duration::from_secs(5)).await;
     assert!(loss.is_lost());
@@ -301,7 +301,7 @@ async fn renewal_that_cannot_reach_the_store_is_loss_at_the_end_of_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_alarm_that_could_not_reach_the_store_rings_again() {
+async fn an_alarm_that_could_not_reach_the_store_fires_again() {
     let (store, service) = connect();
     take(&service, 5).await.keep();
     let start = Instant::now();
@@ -314,9 +314,9 @@ async fn an_alarm_that_could_not_reach_the_store_rings_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_alarm_rings_while_a_sweep_takes_for_ever() {
+async fn an_alarm_fires_while_a_sweep_hangs() {
     let (store, service) = connect();
-    store.is_stuck.store(true, Ordering::SeqCst);
+    store.sweeps_hang.store(true, Ordering::SeqCst);
     take(&service, 5).await.keep();
     let outcome = service.acquire(patient(60)).await;
     assert!(matches!(outcome, Ok(AcquireOutcome::Granted(_))));

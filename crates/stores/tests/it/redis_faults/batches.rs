@@ -11,7 +11,7 @@ use forrst_testkit::RedisServer;
 use futures_util::future::{MaybeDone, join_all, maybe_done};
 use futures_util::poll;
 
-use crate::redis_faults::ground::{
+use crate::redis_faults::fixture::{
     call, granted, inspect, key_of, name, open, release, take, wait, waiting,
 };
 
@@ -34,7 +34,7 @@ async fn submit_all(store: &RedisStore, commands: Vec<Command>) -> Outcomes {
     answers.map(Option::unwrap).collect()
 }
 
-/// Of a new owner.
+/// An acquire by an owner of this number.
 fn acquire_as(locks: &Locks, number: usize) -> Command {
     let mut call = call("k", &format!("owner {number}"));
     call.claim.locks = locks.clone();
@@ -49,7 +49,7 @@ fn release_as(locks: &Locks, number: usize) -> Command {
     })
 }
 
-/// Each succeeds only if all commands before it have run, and none behind it.
+/// Each command succeeds only if all commands before it have run, and none after it.
 async fn take_turns(store: &RedisStore, locks: &[Locks], turns: usize) {
     let commands = (0..turns).flat_map(|number| {
         let locks = &locks[number % locks.len()];
@@ -77,7 +77,7 @@ async fn take_turns(store: &RedisStore, locks: &[Locks], turns: usize) {
     }
 }
 
-fn one(key: &str) -> Locks {
+fn single(key: &str) -> Locks {
     Locks::exclusive(name(key))
 }
 
@@ -90,8 +90,8 @@ fn set(keys: &[&str]) -> Locks {
 async fn commands_run_in_the_order_in_which_they_were_submitted() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
-    take_turns(&store, &[one("k")], 500).await;
-    take_turns(&store, &[one("k"), one("l"), one("m")], 500).await;
+    take_turns(&store, &[single("k")], 500).await;
+    take_turns(&store, &[single("k"), single("l"), single("m")], 500).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -99,7 +99,7 @@ async fn commands_run_in_their_order_on_several_threads() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
     for _ in 0..10 {
-        take_turns(&store, &[one("k")], 200).await;
+        take_turns(&store, &[single("k")], 200).await;
     }
 }
 
@@ -107,11 +107,11 @@ async fn commands_run_in_their_order_on_several_threads() {
 async fn commands_on_sets_of_keys_run_in_their_order() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
-    let sets = [set(&["k", "l", "m"]), set(&["k", "l"]), one("k")];
+    let sets = [set(&["k", "l", "m"]), set(&["k", "l"]), single("k")];
     take_turns(&store, &sets, 500).await;
 }
 
-/// A release names one key of a set: Redis answers which others it needs, and it is sent again. The commands behind it have to wait,
+/// A release names one key of a set: Redis replies which other keys it needs, and it is sent again. The commands behind it have to wait,
 /// whether they are in the same call or in the next.
 #[tokio::test]
 async fn a_command_that_is_sent_again_is_not_overtaken() {
@@ -120,8 +120,9 @@ async fn a_command_that_is_sent_again_is_not_overtaken() {
     for before in [0, 10, 63] {
         let set = set(&["k", "l", "m"]);
         submit_all(&store, vec![acquire_as(&set, 0)]).await;
-        let others = (0..before).map(|number| acquire_as(&one(&format!("{before} {number}")), 0));
-        let commands = [release_as(&set, 0), acquire_as(&one("l"), 1)];
+        let others =
+            (0..before).map(|number| acquire_as(&single(&format!("{before} {number}")), 0));
+        let commands = [release_as(&set, 0), acquire_as(&single("l"), 1)];
         let mut outcomes = submit_all(&store, others.chain(commands).collect()).await;
         let outcomes = outcomes.split_off(before);
         let [Ok(released), Ok(acquired)] = &outcomes[..] else {
@@ -133,7 +134,7 @@ async fn a_command_that_is_sent_again_is_not_overtaken() {
         );
         let is_granted = matches!(acquired.outcome, Outcome::Acquired(Acquired::Granted(_)));
         assert!(is_granted, "after {before} others: {acquired:?}");
-        submit_all(&store, vec![release_as(&one("l"), 1)]).await;
+        submit_all(&store, vec![release_as(&single("l"), 1)]).await;
     }
 }
 
@@ -143,7 +144,7 @@ async fn commands_run_in_their_order_where_redis_has_lost_the_functions() {
     let store = open(&redis).await;
     for _ in 0..50 {
         redis.cli(&["FUNCTION", "FLUSH"]);
-        take_turns(&store, &[one("k")], 200).await;
+        take_turns(&store, &[single("k")], 200).await;
     }
 }
 
@@ -156,12 +157,12 @@ async fn one_command_that_fails_in_a_batch_fails_alone() {
         let bad = |number| match number % 10 {
             3 => Some("garbage"),
             5 => Some("type"),
-            7 => Some("crowd"),
+            7 => Some("sorted-set"),
             _ => None,
         };
         let commands = (0..200).map(|number| match bad(number) {
             Some(key) => Command::Acquire(waiting(call(key, "b"))),
-            None => acquire_as(&one(&format!("{round} {number}")), 0),
+            None => acquire_as(&single(&format!("{round} {number}")), 0),
         });
         let outcomes = submit_all(&store, commands.collect()).await;
         for (number, answer) in outcomes.into_iter().enumerate() {
@@ -178,20 +179,20 @@ async fn one_command_that_fails_in_a_batch_fails_alone() {
     for key in broken {
         redis.cli(&["DEL", &key]);
     }
-    assert_eq!(inspect(&store, "crowd").await.waiters, 0);
+    assert_eq!(inspect(&store, "sorted-set").await.waiters, 0);
     for key in ["garbage", "type"] {
         let lease = take(&store, key).await;
         release(&store, &lease).await;
     }
-    let lease = inspect(&store, "crowd").await.holder().cloned();
-    let next = wait(&store, call("crowd", "b")).await;
+    let lease = inspect(&store, "sorted-set").await.holder().cloned();
+    let next = wait(&store, call("sorted-set", "b")).await;
     release(&store, &lease.unwrap()).await;
     granted(&next.wake.await.unwrap());
 }
 
-/// The states of two locks and the crowd of a third, which is held, are not what they should be.
+/// Corrupts the states of two locks, and the sorted set of a third, which is held. Returns their Redis keys.
 async fn unreadable(redis: &RedisServer, store: &RedisStore) -> [String; 3] {
-    for key in ["garbage", "type", "crowd"] {
+    for key in ["garbage", "type", "sorted-set"] {
         take(store, key).await;
     }
     let list = key_of(redis, "type");
@@ -199,7 +200,7 @@ async fn unreadable(redis: &RedisServer, store: &RedisStore) -> [String; 3] {
     redis.cli(&["RPUSH", &list, "no state"]);
     let garbage = key_of(redis, "garbage");
     redis.cli(&["SET", &garbage, "no state"]);
-    let crowd = key_of(redis, "crowd").replace("}:lock:", "}:queue:lock:");
-    redis.cli(&["RPUSH", &crowd, "no", "crowd"]);
-    [garbage, list, crowd]
+    let sorted_set = key_of(redis, "sorted-set").replace("}:lock:", "}:queue:lock:");
+    redis.cli(&["RPUSH", &sorted_set, "no", "sorted set"]);
+    [garbage, list, sorted_set]
 }

@@ -11,7 +11,7 @@ use forrst_testkit::RedisCluster;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::redis_faults::ground::{
+use crate::redis_faults::fixture::{
     acquire, call, granted, name, partition_of, release, take, take_again, until, wait,
 };
 
@@ -134,7 +134,7 @@ async fn nodes_notify_each_other_whichever_server_hangs() {
     }
 }
 
-/// The first lease that a replica has. Every attempt before leaves a lease behind that does not count.
+/// The first lease that a replica has acknowledged. Each attempt before leaves a lease behind that does not count.
 async fn first_lease(store: &RedisStore, keys: &mut impl Iterator<Item = String>) -> Lease {
     loop {
         let key = keys.next().expect("a replica answers soon");

@@ -7,16 +7,16 @@ use forrst_lock::model::{Acquired, Wake};
 use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{RedisOptions as ServerOptions, RedisReplicas, RedisServer};
 
-use crate::redis_faults::ground::{acquire, call, open, release, take, take_again, wait};
+use crate::redis_faults::fixture::{acquire, call, open, release, take, take_again, wait};
 
-/// The fences of one lock, each of which has to be greater than all before it.
+/// The fences of one lock, each of which has to be larger than all before it.
 struct Fences {
     store: RedisStore,
     last: u64,
 }
 
 impl Fences {
-    fn of(store: RedisStore) -> Self {
+    fn new(store: RedisStore) -> Self {
         Self { store, last: 0 }
     }
 
@@ -38,7 +38,7 @@ async fn fences_grow_across_restarts() {
     let forgotten = ServerOptions::default().forgetful();
     for options in [kept, forgotten] {
         let mut redis = options.start();
-        let mut fences = Fences::of(open(&redis).await);
+        let mut fences = Fences::new(open(&redis).await);
         fences.grow().await;
         for _ in 0..3 {
             redis.restart();
@@ -51,20 +51,20 @@ async fn fences_grow_across_restarts() {
 async fn fences_grow_across_a_fail_over() {
     let mut replicas = RedisReplicas::start(1, 3);
     let store = RedisStore::open(&replicas.url(), &RedisOptions::default()).await;
-    let mut fences = Fences::of(store.unwrap());
+    let mut fences = Fences::new(store.unwrap());
     fences.grow().await;
     replicas.primary().kill();
     replicas.until_failed_over();
     fences.grow().await;
 }
 
-/// Each time Redis restarts with the same old snapshot.
+/// Redis restarts with the same old snapshot each time.
 #[tokio::test]
 async fn fences_grow_across_repeated_losses_to_the_same_snapshot() {
     let snapshots = ["--save", "3600 1"];
     let options = ServerOptions::default().forgetful();
     let mut redis = options.arguments(&snapshots).start();
-    let mut fences = Fences::of(open(&redis).await);
+    let mut fences = Fences::new(open(&redis).await);
     fences.grow().await;
     redis.cli(&["SAVE"]);
     for _ in 0..3 {
@@ -73,11 +73,11 @@ async fn fences_grow_across_repeated_losses_to_the_same_snapshot() {
     }
 }
 
-/// The bound of a server that was restarted often must not be further ahead than that of a new one.
+/// The upper bound of a server that was restarted often must not be further ahead of the time than that of a new one.
 #[tokio::test]
 async fn fences_grow_after_restarts_and_then_a_flushall() {
     let mut redis = RedisServer::start();
-    let mut fences = Fences::of(open(&redis).await);
+    let mut fences = Fences::new(open(&redis).await);
     for _ in 0..3 {
         fences.grow().await;
         redis.restart();

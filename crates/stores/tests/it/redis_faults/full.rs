@@ -8,7 +8,7 @@ use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::RedisServer;
 use tokio::task::JoinSet;
 
-use crate::redis_faults::ground::{
+use crate::redis_faults::fixture::{
     acquire, call, open, release, still_serves_what_is_held, take, take_again, until, wait,
 };
 
@@ -45,12 +45,12 @@ async fn a_redis_that_cannot_be_written_is_not_healthy() {
     until("it is healthy again", async || store.health().await.is_ok()).await;
 }
 
-/// Each of them is refused, and none of them takes the others along.
+/// Redis refuses a call with acquires as a whole, so releases must not share a call with them.
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_that_are_refused_do_not_delay_what_a_full_redis_takes_back() {
+async fn refused_acquires_do_not_delay_releases_in_a_full_redis() {
     let redis = RedisServer::start();
     let options = RedisOptions {
-        // The machine may be busy; nothing gets through in any time if they are sent together.
+        // For a busy machine. Releases that are sent together with acquires would fail with any timeout.
         timeout: Duration::from_secs(10),
         ..RedisOptions::default()
     };
@@ -61,10 +61,10 @@ async fn callers_that_are_refused_do_not_delay_what_a_full_redis_takes_back() {
         held.push(take(&store, &format!("held {number}")).await);
     }
     redis.cli(&["CONFIG", "SET", "maxmemory", "1mb"]);
-    let mut crowd = JoinSet::new();
+    let mut acquires = JoinSet::new();
     for number in 0..400 {
         let store = store.clone();
-        crowd.spawn(async move {
+        acquires.spawn(async move {
             loop {
                 let refused = acquire(&store, call(&format!("new {number}"), "a")).await;
                 assert!(refused.is_err(), "{refused:?}");
@@ -72,9 +72,8 @@ async fn callers_that_are_refused_do_not_delay_what_a_full_redis_takes_back() {
             }
         });
     }
-    // Of these, the crowd would let none through in its time.
     for lease in &held {
         release(&store, lease).await;
     }
-    assert!(crowd.try_join_next().is_none());
+    assert!(acquires.try_join_next().is_none());
 }

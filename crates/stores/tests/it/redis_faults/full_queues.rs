@@ -7,7 +7,7 @@ use forrst_lock::model::{Acquire, Acquired, Wait};
 use forrst_stores::RedisStore;
 use forrst_testkit::RedisServer;
 
-use crate::redis_faults::ground::{
+use crate::redis_faults::fixture::{
     acquire, call, inspect, key_of, name, open, release, take, until, wait,
 };
 
@@ -35,7 +35,7 @@ async fn fill(store: &RedisStore, timeout: Duration) {
     }
 }
 
-/// Of the calls that have not timed out.
+/// The owners of the calls that have not timed out.
 async fn owners(store: &RedisStore) -> Vec<String> {
     let queue = store.queue(&name("k"), FULL).await.unwrap().outcome;
     let owners = queue.iter().map(|waiter| waiter.owner.as_str().to_owned());
@@ -66,9 +66,9 @@ async fn gets_in(redis: &RedisServer, store: &RedisStore) {
     }
     let full = acquire(store, waiting("one more", HOUR)).await.unwrap();
     assert!(matches!(full, Acquired::QueueFull(_)), "{full:?}");
-    let crowd = key_of(redis, "queue:k");
+    let sorted_set = key_of(redis, "queue:k");
     for texts in [["[q", "(r"], ["[t", "(u"]] {
-        let count = redis.cli(&["ZLEXCOUNT", &crowd, texts[0], texts[1]]);
+        let count = redis.cli(&["ZLEXCOUNT", &sorted_set, texts[0], texts[1]]);
         assert_eq!(count.trim(), FULL.to_string());
     }
 }
@@ -90,13 +90,13 @@ async fn waiters_of_a_dead_node_make_room_for_others() {
 }
 
 #[tokio::test]
-async fn waiters_whose_time_is_over_make_room_for_others() {
+async fn waiters_that_have_timed_out_make_room_for_others() {
     let redis = RedisServer::start();
     let (one, other) = (open(&redis).await, open(&redis).await);
     let lease = take(&one, "k").await;
     let first = wait(&one, call("k", "first")).await;
     fill(&other, Duration::from_secs(1)).await;
-    until("their time is over", async || {
+    until("they have timed out", async || {
         owners(&one).await == ["first"]
     })
     .await;

@@ -9,7 +9,9 @@ use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{RedisReplicas, RedisServer};
 use tokio::task::JoinSet;
 
-use crate::redis_faults::ground::{PATIENCE, acquire, call, held, key_of, take, take_again, until};
+use crate::redis_faults::fixture::{
+    PATIENCE, acquire, call, held, key_of, take, take_again, until,
+};
 use crate::redis_faults::switch::Switch;
 
 /// Callers that take and release locks, and the errors of their calls.
@@ -49,7 +51,7 @@ impl Traffic {
 
     async fn until_more(&self, rounds: usize) {
         let enough = self.rounds.load(Ordering::Relaxed) + rounds;
-        until("traffic goes on", async || {
+        until("there is more traffic", async || {
             self.rounds.load(Ordering::Relaxed) >= enough
         })
         .await;
@@ -109,7 +111,7 @@ async fn no_call_fails_because_functions_and_scripts_are_flushed() {
 #[tokio::test]
 async fn the_functions_are_loaded_into_a_new_primary_without_them() {
     let mut replicas = RedisReplicas::alone();
-    let switch = Switch::to(replicas.primary().port());
+    let switch = Switch::start(replicas.primary().port());
     let store = RedisStore::open(&switch.url(), &RedisOptions::default()).await;
     let store = store.unwrap();
     let lease = take(&store, "k").await;
@@ -117,8 +119,8 @@ async fn the_functions_are_loaded_into_a_new_primary_without_them() {
     until("it has the lease", async || !key_of(new, "k").is_empty()).await;
     new.cli(&["REPLICAOF", "NO", "ONE"]);
     new.cli(&["FUNCTION", "FLUSH"]);
-    switch.turn_to(new.port());
-    until("the lease can be given back", async || {
+    switch.switch_to(new.port());
+    until("the lease is released", async || {
         let held = held(&lease);
         store.release(held).await.is_ok()
     })

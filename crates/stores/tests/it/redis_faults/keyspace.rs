@@ -8,7 +8,7 @@ use forrst_stores::{RedisError, RedisOptions, RedisStore};
 use forrst_testkit::RedisServer;
 use tokio::time::sleep;
 
-use crate::redis_faults::ground::{
+use crate::redis_faults::fixture::{
     acquire, call, granted, lasting_keys, open, release, take, wait,
 };
 
@@ -96,9 +96,9 @@ async fn a_partition_that_fails_does_not_keep_the_others_from_being_swept() {
     take_briefly(&store, (0..20).map(|number| format!("k{number}"))).await;
     let broken = redis.cli(&["KEYS", "*:expiry"]);
     let broken = broken.split_whitespace().next().unwrap();
-    let among_them: usize = redis.cli(&["ZCARD", broken]).trim().parse().unwrap();
+    let in_broken: usize = redis.cli(&["ZCARD", broken]).trim().parse().unwrap();
     redis.cli(&["SET", broken, "no sorted set"]);
-    assert_eq!(store.sweep(100).await.unwrap(), 20 - among_them);
+    assert_eq!(store.sweep(100).await.unwrap(), 20 - in_broken);
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn a_partition_with_many_due_locks_does_not_keep_the_others_from_being_swe
     let partitions: Vec<&str> = partitions.split_whitespace().collect();
     let left = |ends: &&str| -> usize { redis.cli(&["ZCARD", ends]).trim().parse().unwrap() };
     let before: Vec<usize> = partitions.iter().map(left).collect();
-    // Once for each partition, and one lock each time.
+    // One sweep for each partition, of one lock each.
     for _ in 0..64 {
         store.sweep(1).await.unwrap();
     }

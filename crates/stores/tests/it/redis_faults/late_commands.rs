@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use forrst_lock::model::{Acquire, Acquired, Wait, Wake};
+use forrst_lock::model::{Acquire, Acquired, Command, Wait, Wake};
 use forrst_lock::{Attempt, Lease, LockStore, LockStoreExt, StoreError, Ticket, Ttl};
 use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{Proxy, RedisServer, Traffic};
 use tokio::time::timeout;
 
-use crate::redis_faults::ground::{
+use crate::redis_faults::fixture::{
     PATIENCE, acquire, call, forget_queue, held, inspect, name, open, release, take, until, wait,
 };
 
@@ -43,7 +43,7 @@ impl Nodes {
     /// Delivers what was held back, and waits until Redis has run it.
     async fn deliver(&self) {
         assert!(self.proxy.deliver_requests() > 0);
-        // It closes a connection after everything that was received on it.
+        // Redis closes a connection after it has run everything that was received on it.
         until("it has read everything", async || {
             let open = connections(&self.redis);
             !self.of_far.iter().any(|id| open.contains(id))
@@ -88,12 +88,12 @@ async fn a_late_extension_does_not_shorten_a_lease_that_was_extended_since() {
     );
 }
 
-#[tokio::test]
-async fn a_late_force_release_leaves_the_next_lease_alone() {
+/// A command about a lease times out, and is delivered when the same owner has released that lease and taken the next one.
+async fn does_not_end_the_next_lease(command: impl FnOnce(&Lease) -> Command) {
     let nodes = Nodes::start().await;
     let lease = take(&nodes.near, "k").await;
     nodes.proxy.hold_requests();
-    let late = nodes.far.force_release(&name("k"), None).await;
+    let late = nodes.far.submit(command(&lease)).await;
     assert!(has_timed_out(&late), "{late:?}");
     release(&nodes.near, &lease).await;
     let next = take(&nodes.near, "k").await;
@@ -101,20 +101,23 @@ async fn a_late_force_release_leaves_the_next_lease_alone() {
     assert_eq!(inspect(&nodes.near, "k").await.holder(), Some(&next));
 }
 
-/// Such a release must not be remembered either.
 #[tokio::test]
-async fn a_late_release_of_whatever_the_owner_holds_leaves_its_next_lease_alone() {
-    let nodes = Nodes::start().await;
-    let lease = take(&nodes.near, "k").await;
-    nodes.proxy.hold_requests();
-    let mut any = held(&lease);
-    any.fence = None;
-    let late = nodes.far.release(any).await;
-    assert!(has_timed_out(&late), "{late:?}");
-    release(&nodes.near, &lease).await;
-    let next = take(&nodes.near, "k").await;
-    nodes.deliver().await;
-    assert_eq!(inspect(&nodes.near, "k").await.holder(), Some(&next));
+async fn a_late_force_release_does_not_end_the_next_lease() {
+    does_not_end_the_next_lease(|lease| Command::ForceRelease {
+        name: lease.name().clone(),
+        fences: Vec::new(),
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_late_release_without_a_fence_does_not_end_the_owners_next_lease() {
+    does_not_end_the_next_lease(|lease| {
+        let mut held = held(lease);
+        held.fence = None;
+        Command::Release(held)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -139,7 +142,7 @@ async fn granted_at_once(store: &RedisStore, call: Acquire) -> Lease {
     }
 }
 
-/// Its client has repeated the request through another node.
+/// Because its client has repeated the request through another node.
 #[tokio::test]
 async fn a_call_whose_attempt_was_granted_and_released_elsewhere_gets_no_new_lease() {
     let nodes = Nodes::start().await;

@@ -1,4 +1,4 @@
-//! Commands that may have run although their callers got no answer.
+//! Commands that may have run, although their callers got no answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{Proxy, RedisServer, Way};
 use tokio::time::timeout;
 
-use crate::redis_faults::ground::{PATIENCE, acquire, call, name, open, take, until};
+use crate::redis_faults::fixture::{PATIENCE, acquire, call, name, open, take, until};
 
 #[tokio::test]
 async fn a_call_that_arrives_after_it_was_abandoned_has_no_effect() {
@@ -24,10 +24,10 @@ async fn a_call_that_arrives_after_it_was_abandoned_has_no_effect() {
     take(&store, "k").await;
 }
 
-/// It would be out of order. fred fails everything under way with the first such error, and breaks the connection: the first call may
-/// itself have been behind another one that was refused.
+/// Otherwise commands would run out of order. fred fails everything under way with the first such error, and breaks the connection; the
+/// first call may itself have been sent behind another one that was refused.
 #[tokio::test]
-async fn what_was_sent_behind_a_call_that_redis_refused_is_not_run() {
+async fn a_call_that_was_sent_behind_a_refused_one_is_not_run() {
     let redis = RedisServer::start();
     let proxy = Proxy::start(redis.port());
     let options = RedisOptions {
@@ -57,7 +57,7 @@ async fn what_was_sent_behind_a_call_that_redis_refused_is_not_run() {
     };
     let before = calls();
     let behind = submit("behind");
-    // It may not be sent yet if a heartbeat is under way as well: there are at most two calls.
+    // It may not have been sent if a heartbeat is under way as well: there are at most two calls.
     let arrives = until("it has arrived", async || calls() > before);
     let _ = timeout(Duration::from_secs(2), arrives).await;
     assert_eq!(redis.cli(&["KEYS", "*:lock:behind"]).trim(), "");
@@ -92,7 +92,7 @@ async fn abandoned_calls_are_rolled_back_before_the_store_is_closed() {
 }
 
 #[tokio::test]
-async fn a_store_whose_redis_is_gone_is_closed_all_the_same() {
+async fn a_store_can_be_closed_while_its_redis_is_down() {
     let redis = RedisServer::start();
     let store = open(&redis).await;
     redis.kill();

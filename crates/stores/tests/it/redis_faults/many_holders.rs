@@ -1,4 +1,4 @@
-//! Locks with very many holders or waiters: leases are kept apart from the state of their key, and grants take several calls.
+//! Locks with very many holders or waiters: leases are kept in the sorted set of their key, and grants take several calls.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::RedisServer;
 use futures_util::future::join_all;
 
-use crate::redis_faults::ground::{
+use crate::redis_faults::fixture::{
     PATIENCE, acquire, call, held, inspect, key_of, lasting_keys, name, until,
 };
 
@@ -149,7 +149,7 @@ impl Semaphore {
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_semaphore_of_a_thousand_leases_counts_right() {
+async fn a_semaphore_of_a_thousand_leases_is_counted_correctly() {
     let redis = RedisServer::start();
     let mut semaphore = Semaphore {
         limit: 1000,
@@ -182,9 +182,9 @@ async fn a_semaphore_of_a_thousand_leases_counts_right() {
     assert_eq!(lasting_keys(&redis), [""; 0]);
 }
 
-/// All in one call, which must not read those that have ended again for each one.
+/// They end in one call, which must not read the ended ones again for each lease.
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_that_run_out_together_are_read_once() {
+async fn leases_that_expire_together_are_read_once() {
     const COUNT: usize = 1000;
     let redis = RedisServer::start();
     let store = open_patiently(&redis).await;
@@ -229,7 +229,7 @@ impl Node for Calls {
     fn changed(&self, _: &Transition, _: Timestamp) {}
 }
 
-/// Readers behind a writer, of one node or two. Nobody settles a key or sweeps.
+/// Readers behind a writer, of one node or two. No key is settled or swept by the test.
 async fn are_all_granted(redis: &RedisServer, nodes: usize, readers: usize) {
     let (mut stores, mut calls) = (Vec::new(), Vec::new());
     for _ in 0..nodes {

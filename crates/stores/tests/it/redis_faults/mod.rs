@@ -1,12 +1,12 @@
-//! What goes wrong around a Redis, and what that may cost: time, never a lock.
+//! Faults of Redis and of the connections to it, which may cost time, but never a lock.
 
 mod batches;
 mod cluster;
 mod fences;
+pub(crate) mod fixture;
 mod full;
 mod full_queues;
 mod functions;
-pub(crate) mod ground;
 mod keyspace;
 mod late_commands;
 mod lost_answers;

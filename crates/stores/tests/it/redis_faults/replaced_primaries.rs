@@ -7,13 +7,13 @@ use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{RedisOptions as ServerOptions, RedisReplicas, RedisServer};
 use tokio::time::{sleep, timeout};
 
-use crate::redis_faults::ground::{
+use crate::redis_faults::fixture::{
     PATIENCE, acquire, call, granted, key_of, open, release, take, take_again, until, wait,
 };
 use crate::redis_faults::switch::Switch;
 
-/// Longer than a server that nodes call every second is without a call, unless it hangs.
-const STOOD_STILL: Duration = Duration::from_millis(3500);
+/// So long that the library notices the gap: nodes call it every second.
+const CALL_GAP: Duration = Duration::from_millis(3500);
 const HOUR: Duration = Duration::from_secs(3600);
 
 async fn open_at(url: &str, wait: u32) -> RedisStore {
@@ -31,7 +31,7 @@ fn follow(replicas: &[RedisServer], primary: u16) {
     }
 }
 
-/// The fence of a new lease, which is given back.
+/// The fence of a new lease, which is released.
 async fn fence(store: &RedisStore) -> u64 {
     let lease = take_again(store, "k").await;
     release(store, &lease).await;
@@ -55,11 +55,11 @@ async fn take_turns(wait: u32) {
         assert!(next > meanwhile, "{next} after {meanwhile}");
         meanwhile = next;
     }
-    sleep(STOOD_STILL).await;
+    sleep(CALL_GAP).await;
     all.primary().resume();
     let port = all.primary().port();
     follow(&all.replicas()[1..], port);
-    // A node that knows nothing, and one that was there before.
+    // A new node, and one that was there before.
     let fresh = open_at(&all.primary().url(), wait).await;
     for store in [&fresh, &old, &fresh] {
         let again = fence(store).await;
@@ -69,34 +69,34 @@ async fn take_turns(wait: u32) {
 }
 
 #[tokio::test]
-async fn a_primary_that_was_replaced_while_it_stood_still_goes_on_above_its_successor() {
+async fn a_primary_that_was_replaced_while_it_hung_continues_above_the_fences_of_its_successor() {
     take_turns(0).await;
 }
 
 #[tokio::test]
-async fn with_grants_that_wait_for_replicas_it_goes_on_above_its_successor_as_well() {
+async fn a_replaced_primary_whose_grants_wait_for_replicas_continues_above_its_successor() {
     take_turns(1).await;
 }
 
-/// Nothing on the second server says that there was a first one.
+/// The second server has no data of the first.
 #[tokio::test]
 async fn a_node_carries_the_highest_fence_it_has_seen_to_the_next_server() {
     let ahead = ServerOptions::default().clock_ahead(HOUR).start();
     let behind = RedisServer::start();
-    let switch = Switch::to(ahead.port());
+    let switch = Switch::start(ahead.port());
     let store = open_at(&switch.url(), 0).await;
     let before = fence(&store).await;
-    switch.turn_to(behind.port());
+    switch.switch_to(behind.port());
     let after = fence(&store).await;
     assert!(after > before, "{after} after {before}");
 }
 
-/// It is another node that is granted leases. This one has only seen one that it had waited for.
+/// This node has only seen the fence of the lease that another node's release granted to it.
 #[tokio::test]
-async fn a_fence_that_another_node_was_answered_by_counts_once_it_is_seen() {
+async fn a_node_carries_the_fence_of_a_hand_over_to_the_next_server() {
     let ahead = ServerOptions::default().clock_ahead(HOUR).start();
     let behind = RedisServer::start();
-    let switch = Switch::to(ahead.port());
+    let switch = Switch::start(ahead.port());
     let (other, store) = (open(&ahead).await, open_at(&switch.url(), 0).await);
     let lease = take(&other, "k").await;
     let waiting = wait(&store, call("k", "b")).await;
@@ -106,14 +106,14 @@ async fn a_fence_that_another_node_was_answered_by_counts_once_it_is_seen() {
         .expect("a wake-up in time")
         .unwrap();
     let before = granted(&wake).fence.number();
-    switch.turn_to(behind.port());
+    switch.switch_to(behind.port());
     let after = fence(&store).await;
     assert!(after > before, "{after} after {before}");
 }
 
-/// The clock is set back by the fail-over, for nodes that have seen nothing, and at a key that has been forgotten.
+/// The fail-over sets the clock back. The nodes are new and the key was deleted, so neither knows an earlier fence.
 #[tokio::test]
-async fn a_new_primary_whose_clock_is_behind_goes_on_above_the_old_one() {
+async fn a_new_primary_whose_clock_is_behind_continues_above_the_fences_of_the_old_one() {
     let ahead = ServerOptions::default().clock_ahead(HOUR);
     let mut all = RedisReplicas::start_with(ahead, vec![ServerOptions::default()], 0);
     let mut last = fence(&open(all.primary()).await).await;

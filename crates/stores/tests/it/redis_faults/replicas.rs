@@ -10,7 +10,7 @@ use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{RedisOptions as ServerOptions, RedisReplicas};
 use tokio::task::JoinSet;
 
-use crate::redis_faults::ground::{
+use crate::redis_faults::fixture::{
     acquire, call, granted, held, release, take, until, wait, woken,
 };
 
@@ -91,16 +91,16 @@ async fn a_replica_that_hangs_delays_only_grants_and_extensions() {
     release_extended(&store, &lease).await;
 }
 
-/// Whether or not its extension has run.
+/// Releases a lease, whether or not its extension has run.
 async fn release_extended(store: &RedisStore, lease: &Lease) {
     let released = store.release(held(lease)).await.unwrap().outcome;
     assert_eq!(released.unwrap().fence, lease.fence);
 }
 
-/// Nobody can tell the old primary, which goes on as if nothing had happened.
+/// The sentinels cannot demote the old primary, so it keeps accepting commands.
 #[tokio::test]
 async fn a_node_leaves_a_primary_when_the_sentinels_name_another() {
-    let deaf = [
+    let cannot_be_demoted = [
         "--rename-command",
         "REPLICAOF",
         "",
@@ -108,7 +108,7 @@ async fn a_node_leaves_a_primary_when_the_sentinels_name_another() {
         "SLAVEOF",
         "",
     ];
-    let primary = ServerOptions::default().arguments(&deaf);
+    let primary = ServerOptions::default().arguments(&cannot_be_demoted);
     let mut replicas = RedisReplicas::start_with(primary, vec![ServerOptions::default()], 1);
     let store = RedisStore::open(&replicas.url(), &RedisOptions::default()).await;
     let store = store.unwrap();

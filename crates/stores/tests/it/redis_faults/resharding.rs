@@ -4,7 +4,7 @@ use forrst_lock::LockStore;
 use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::RedisCluster;
 
-use crate::redis_faults::ground::{
+use crate::redis_faults::fixture::{
     SlotMove, acquire, call, name, release, take, take_again, until,
 };
 

@@ -1,4 +1,4 @@
-//! Redis hangs, or nothing gets through to it, while all connections stay open: with the default timeout, and under load.
+//! Redis hangs, or the network drops everything, while all connections stay open: with the default timeout, and under load.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use forrst_testkit::{Proxy, RedisReplicas, RedisServer, Traffic, Way};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::redis_faults::ground::{acquire, call, name, open, release, take, take_again, until};
+use crate::redis_faults::fixture::{acquire, call, name, open, release, take, take_again, until};
 
 /// Callers that do not wait for each other, so that there is always something to write. Ends when dropped.
 struct Load {
@@ -44,7 +44,7 @@ async fn fails_at_once(store: &RedisStore) -> bool {
 }
 
 #[tokio::test]
-async fn a_redis_that_hangs_is_given_up() {
+async fn the_connection_to_a_redis_that_hangs_is_closed() {
     let redis = RedisServer::start();
     let store = Arc::new(open(&redis).await);
     take(&store, "held").await;
@@ -56,7 +56,7 @@ async fn a_redis_that_hangs_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_link_that_loses_everything_is_given_up() {
+async fn a_connection_that_loses_everything_is_closed() {
     let redis = RedisServer::start();
     let proxy = Proxy::start(redis.port());
     let store = RedisStore::open(&proxy.url(), &RedisOptions::default()).await;

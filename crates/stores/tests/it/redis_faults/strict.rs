@@ -4,14 +4,14 @@ use forrst_lock::{LockStore, StoreError};
 use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::RedisServer;
 
-use crate::redis_faults::ground::{
+use crate::redis_faults::fixture::{
     acquire, call, still_serves_what_is_held, take, take_again, until, wait,
 };
 
 /// Changes a setting, and breaks the connections, because settings are checked with each new one.
 fn reconfigure(redis: &RedisServer, setting: &str, value: &str) {
     redis.cli(&["CONFIG", "SET", setting, value]);
-    // The client that sends this is spared.
+    // This does not close the connection that sends it.
     redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
 }
 
@@ -41,7 +41,7 @@ async fn an_unsafe_redis_grants_nothing_until_it_is_fixed() {
         assert!(store.health().await.is_err());
         still_serves_what_is_held(&store, &lease, waiting, (&free, ticket)).await;
 
-        // This breaks no connection.
+        // No connection is closed this time.
         redis.cli(&["CONFIG", "SET", "appendonly", "yes"]);
         take_again(&store, &free).await;
     }

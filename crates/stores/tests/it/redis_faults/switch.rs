@@ -1,4 +1,4 @@
-//! An address whose server can be replaced by another, like the service address of a cluster manager.
+//! An address whose server can be replaced by another, like a virtual IP.
 
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,39 +8,39 @@ use std::thread;
 /// Forwards connections to one server at a time.
 pub(super) struct Switch {
     address: SocketAddr,
-    to: Arc<Mutex<To>>,
+    upstream: Arc<Mutex<Upstream>>,
 }
 
-struct To {
+struct Upstream {
     port: u16,
     open: Vec<TcpStream>,
-    is_over: bool,
+    is_closed: bool,
 }
 
 impl Switch {
-    pub(super) fn to(port: u16) -> Self {
+    pub(super) fn start(port: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let to = Arc::new(Mutex::new(To {
+        let upstream = Arc::new(Mutex::new(Upstream {
             port,
             open: Vec::new(),
-            is_over: false,
+            is_closed: false,
         }));
-        let accepting = to.clone();
+        let accepting = upstream.clone();
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                let mut to = accepting.lock().unwrap();
-                if to.is_over {
+                let mut upstream = accepting.lock().unwrap();
+                if upstream.is_closed {
                     return;
                 }
                 // If the server does not accept connections, the client's is closed.
-                if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, to.port)) {
+                if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream.port)) {
                     join(&client, &server).unwrap();
-                    to.open.extend([client, server]);
+                    upstream.open.extend([client, server]);
                 }
             }
         });
-        Self { address, to }
+        Self { address, upstream }
     }
 
     pub(super) fn url(&self) -> String {
@@ -48,14 +48,14 @@ impl Switch {
     }
 
     /// Switches to another server, and closes all connections.
-    pub(super) fn turn_to(&self, port: u16) {
-        let mut to = self.to.lock().unwrap();
-        to.port = port;
-        to.close();
+    pub(super) fn switch_to(&self, port: u16) {
+        let mut upstream = self.upstream.lock().unwrap();
+        upstream.port = port;
+        upstream.close();
     }
 }
 
-impl To {
+impl Upstream {
     fn close(&mut self) {
         for stream in self.open.drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
@@ -65,10 +65,10 @@ impl To {
 
 impl Drop for Switch {
     fn drop(&mut self) {
-        let mut to = self.to.lock().unwrap();
-        to.is_over = true;
-        to.close();
-        drop(to);
+        let mut upstream = self.upstream.lock().unwrap();
+        upstream.is_closed = true;
+        upstream.close();
+        drop(upstream);
         // Wakes the thread that accepts, so that it ends.
         let _ = TcpStream::connect(self.address);
     }

@@ -1,5 +1,5 @@
-//! Redis still has a waiter that has left, because a replica took over that had not received that. A grant to it is rolled back at
-//! once, and not only when it is not confirmed in time.
+//! Redis still has a waiter that has left its queue, because the replica that took over had not received the removal. A grant to it is
+//! rolled back at once, instead of when its confirmation times out.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -8,9 +8,9 @@ use forrst_lock::{LockStore, Node, Reading, Ticket, Timestamp};
 use forrst_stores::RedisStore;
 use forrst_testkit::RedisServer;
 
-use crate::redis_faults::ground::{call, inspect, key_of, name, open, release, take, until, wait};
+use crate::redis_faults::fixture::{call, inspect, key_of, name, open, release, take, until, wait};
 
-/// How leases have ended, as each node reports it of its own steps.
+/// How leases have ended, as reported by both nodes.
 #[derive(Debug, Default)]
 struct Ends(Mutex<Vec<(String, End)>>);
 

@@ -6,22 +6,22 @@ use forrst_lock::{LockStore, LockStoreExt};
 use forrst_testkit::RedisServer;
 use tokio::time::{sleep, timeout};
 
-use crate::redis_faults::ground::{
+use crate::redis_faults::fixture::{
     PATIENCE, call, forget_queue, granted, inspect, name, open, release, take, until, wait, woken,
 };
 
-/// As after all nodes were considered dead, and their waiters passed over.
+/// Leaves Redis as it is after all nodes were considered dead, and their waiters passed over.
 fn forget_who_waits(redis: &RedisServer, key: &str) {
     forget_queue(redis, key);
     redis.cli(&["DEL", "forrst:nodes"]);
 }
 
 #[tokio::test]
-async fn a_grant_to_a_node_that_has_just_died_goes_on_within_seconds() {
+async fn a_grant_to_a_node_that_has_just_died_passes_to_the_next_waiter_within_seconds() {
     let redis = RedisServer::start();
     let (alive, dying) = (open(&redis).await, open(&redis).await);
     let lease = take(&alive, "k").await;
-    let _unheard = wait(&dying, call("k", "b")).await;
+    let _lost = wait(&dying, call("k", "b")).await;
     let behind = wait(&alive, call("k", "c")).await;
     // Its call stays in the queue, and the node still counts as alive.
     drop(dying);
@@ -97,9 +97,9 @@ async fn a_long_queue_that_redis_has_lost_comes_back_completely() {
     assert_eq!(owners, expected);
 }
 
-/// Without a settle: the answer to its confirmation says so.
+/// The reply to its confirmation shows that, so nothing has to be settled.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_whose_lease_was_ended_before_it_knew_waits_again_at_once() {
+async fn a_waiter_whose_lease_was_ended_before_it_was_notified_rejoins_at_once() {
     let redis = RedisServer::start();
     let (one, other) = (open(&redis).await, open(&redis).await);
     for _ in 0..20 {
@@ -114,7 +114,7 @@ async fn a_waiter_whose_lease_was_ended_before_it_knew_waits_again_at_once() {
         let wake = timeout(PATIENCE, call.wake)
             .await
             .expect("a wake-up in time");
-        // If it knew in time, that was its lease.
+        // If it was notified in time, it was granted the lease that has ended.
         let _ = other.force_release(&name("k"), None).await.unwrap();
         granted(&wake.unwrap());
     }

@@ -6,8 +6,8 @@ use forrst_lock::{LeaseGuard, LockStore, LockStoreExt};
 use forrst_stores::RedisStore;
 use forrst_testkit::{RedisOptions, RedisReplicas};
 
-use crate::redis_faults::ground::{held, name, take, until};
-use crate::redis_nodes::ground::{
+use crate::redis_faults::fixture::{held, name, take, until};
+use crate::redis_nodes::fixture::{
     HOUR, WaitingNode, all_wait, are_served_in_turn, guard, guard_of, join_queue, open_at, request,
     service, ttl, wait_in_turn,
 };
@@ -15,7 +15,7 @@ use crate::redis_nodes::ground::{
 const CALLS: usize = 20;
 const DIFFERENCE: Duration = Duration::from_secs(300);
 
-/// The ttl of what is granted here, and what may be left of it on a busy machine.
+/// The ttl of leases here, and what must be left of it, even on a busy machine.
 const TTL: Duration = Duration::from_secs(60);
 const LEFT: Duration = Duration::from_secs(50);
 
@@ -81,7 +81,7 @@ async fn survive_a_fail_over_to(options: RedisOptions) {
     first.release().await;
     let handed_over = guard_of(task).await;
     lasts_its_ttl(&handed_over);
-    // Taken anew.
+    // Newly granted.
     lasts_its_ttl(&guard(&services[0], request("t", "a", TTL.as_secs())).await);
     // Extended by another node than its own.
     let own = guard(&services[0], request("u", "a", 20)).await;

@@ -6,8 +6,8 @@ use forrst_lock::{LockService, LockStore, Locks, Share};
 use forrst_testkit::{Proxy, RedisServer, Traffic};
 use tokio::time::timeout;
 
-use crate::redis_faults::ground::{PATIENCE, call, granted, inspect, name, release, take, until};
-use crate::redis_nodes::ground::{
+use crate::redis_faults::fixture::{PATIENCE, call, granted, inspect, name, release, take, until};
+use crate::redis_nodes::fixture::{
     HOUR, WaitingNode, guard, guard_of, join_queue, open_at, request, service,
 };
 
@@ -22,13 +22,16 @@ async fn calls_of_a_dead_node_are_not_counted_as_waiting() {
     assert_eq!(inspect(&stays.store, "k").await.waiters, 5);
     drop(dies);
     let status = async || inspect(&stays.store, "k").await;
-    until("the dead do not wait", async || status().await.waiters == 0).await;
+    until("its calls are not counted", async || {
+        status().await.waiters == 0
+    })
+    .await;
     assert_eq!(status().await.holder(), Some(&lease));
     let queue = stays.store.queue(&name("k"), 10).await.unwrap().outcome;
     assert_eq!(queue, []);
 }
 
-/// Without a release or a sweep.
+/// Nothing is released or swept.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_behind_that_of_a_dead_node_waits_only_while_that_node_counts_as_alive() {
     let redis = RedisServer::start();
@@ -46,29 +49,32 @@ async fn a_call_behind_that_of_a_dead_node_waits_only_while_that_node_counts_as_
     release(&stays.store, &held).await;
 }
 
-/// A service that can crash: from then on nothing that it sends reaches Redis.
-struct Mortal {
+/// A service that can crash: nothing that it sends after that reaches Redis.
+struct CrashingNode {
     service: LockService,
     proxy: Proxy,
 }
 
-impl Mortal {
+impl CrashingNode {
     async fn start(redis: &RedisServer) -> Self {
         let proxy = Proxy::start(redis.port());
         let service = service(&open_at(&proxy.url()).await);
         Self { service, proxy }
     }
 
-    fn die(&self) {
+    fn crash(&self) {
         self.proxy.refuse(Traffic::All);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn grants_to_dead_nodes_go_on_to_the_next() {
+async fn grants_to_dead_nodes_pass_to_the_next_waiter() {
     let redis = RedisServer::start();
     let alive = service(&open_at(&redis.url()).await);
-    let dead = [Mortal::start(&redis).await, Mortal::start(&redis).await];
+    let dead = [
+        CrashingNode::start(&redis).await,
+        CrashingNode::start(&redis).await,
+    ];
     let first = guard(&alive, request("k", "a", HOUR)).await;
     let mut calls = Vec::new();
     for node in &dead {
@@ -76,7 +82,7 @@ async fn grants_to_dead_nodes_go_on_to_the_next() {
     }
     let behind = join_queue(&alive, request("k", "c", HOUR)).await;
     for node in &dead {
-        node.die();
+        node.crash();
     }
     // They still count as alive.
     first.release().await;
@@ -90,16 +96,16 @@ async fn grants_to_dead_nodes_go_on_to_the_next() {
     }
 }
 
-/// A node that was only cut off notices that its call was passed over, and puts it back.
+/// The node was only cut off: it notices that its call was passed over, and puts it back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_was_considered_dead_waits_again_at_its_old_position() {
     let redis = RedisServer::start();
     let alive = service(&open_at(&redis.url()).await);
-    let cut_off = Mortal::start(&redis).await;
+    let cut_off = CrashingNode::start(&redis).await;
     let first = guard(&alive, request("k", "a", HOUR)).await;
     let passed_by = join_queue(&cut_off.service, request("k", "b", HOUR)).await;
     let behind = join_queue(&alive, request("k", "c", HOUR)).await;
-    cut_off.die();
+    cut_off.crash();
     let waiters = async || alive.inspect(&name("k")).await.unwrap().0.waiters;
     until("it counts as dead", async || waiters().await == 1).await;
     cut_off.proxy.heal();

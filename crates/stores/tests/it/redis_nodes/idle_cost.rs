@@ -7,11 +7,11 @@ use forrst_testkit::RedisServer;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::redis_faults::ground::until;
-use crate::redis_nodes::ground::{HOUR, commands, guard, request, two_services};
+use crate::redis_faults::fixture::until;
+use crate::redis_nodes::fixture::{HOUR, commands, guard, request, two_services};
 
 const KEYS: usize = 2000;
-/// For all nodes together: a few for each.
+/// The limit for all nodes together.
 const PER_SECOND: f64 = 20.0;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,11 +9,11 @@ use forrst_lock::{Caller, LockStore, Note};
 use forrst_stores::{RedisOptions, RedisStore};
 use forrst_testkit::{Proxy, RedisServer, Traffic};
 
-use crate::redis_faults::ground::{
+use crate::redis_faults::fixture::{
     PATIENCE, acquire, call, inspect, name, open, release, take, until,
 };
 
-/// How long texts may be, in bytes.
+/// The longest text that a claim may have, in bytes.
 const LONG: usize = 255;
 
 /// The client ids of all connections.
@@ -23,9 +23,9 @@ fn connections(redis: &RedisServer) -> HashSet<String> {
     ids.map(str::to_owned).collect()
 }
 
-/// Redis closes a connection when it has run all that came on it.
-async fn are_read_to_their_end(redis: &RedisServer, old: &HashSet<String>) {
-    until("Redis has read them to their end", async || {
+/// Redis closes a connection when it has run everything that was received on it.
+async fn until_closed(redis: &RedisServer, old: &HashSet<String>) {
+    until("Redis has closed them", async || {
         connections(redis).is_disjoint(old)
     })
     .await;
@@ -37,7 +37,7 @@ async fn a_call_that_rejoins_too_late_is_granted_nothing() {
     let redis = RedisServer::start();
     let proxy = Proxy::start(redis.port());
     let options = RedisOptions {
-        // For as long, Redis may run what it sends.
+        // Redis may run its commands for this long.
         timeout: PATIENCE,
         ..RedisOptions::default()
     };
@@ -78,7 +78,7 @@ async fn a_call_that_rejoins_too_late_is_granted_nothing() {
         async move { acquire(&late, again).await }
     });
     until("it is on its way", async || proxy.held() > 4 * LONG).await;
-    // Its connection breaks. The next one works, and is faster.
+    // Its connection breaks. Commands on the next one arrive first.
     proxy.pass();
     proxy.cut(Traffic::All);
     assert!(rejoining.await.unwrap().is_err());
@@ -92,14 +92,14 @@ async fn a_call_that_rejoins_too_late_is_granted_nothing() {
     release(&other, &lease).await;
 
     assert!(proxy.deliver_requests() > 4 * LONG);
-    are_read_to_their_end(&redis, &old).await;
+    until_closed(&redis, &old).await;
     let status = inspect(&other, "k").await;
     assert_eq!((status.holder(), status.waiters), (None, 0));
     take(&other, "k").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_comes_after_its_time_is_granted_nothing() {
+async fn a_call_that_arrives_after_its_timeout_is_granted_nothing() {
     let redis = RedisServer::start();
     let proxy = Proxy::start(redis.port());
     let options = RedisOptions {
@@ -112,10 +112,10 @@ async fn a_call_that_comes_after_its_time_is_granted_nothing() {
     let old = &connections(&redis) - &before;
     proxy.hold_requests();
     assert!(acquire(&late, call("k", "late")).await.is_err());
-    // It cannot be rolled back any more.
+    // So that it is not rolled back.
     drop(late);
     proxy.pass();
     assert!(proxy.deliver_requests() > 200);
-    are_read_to_their_end(&redis, &old).await;
+    until_closed(&redis, &old).await;
     assert_eq!(inspect(&other, "k").await.holder(), None);
 }

@@ -7,8 +7,8 @@ use forrst_lock::{AcquireRequest, Attempt, LeaseGuard, LockService, Locks, Share
 use forrst_testkit::RedisServer;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::redis_faults::ground::{PATIENCE, name, until};
-use crate::redis_nodes::ground::{HOUR, guard, guard_of, join_queue, request, ttl, two_services};
+use crate::redis_faults::fixture::{PATIENCE, name, until};
+use crate::redis_nodes::fixture::{HOUR, guard, guard_of, join_queue, request, ttl, two_services};
 
 async fn is_lost_early(guard: &LeaseGuard) {
     let lost = timeout(PATIENCE, guard.loss().lost()).await;
@@ -22,7 +22,7 @@ async fn force(service: &LockService, key: &str) {
 }
 
 /// Refers to the lease without its fence.
-fn by_token(key: &str, owner: &str) -> Held {
+fn without_fence(key: &str, owner: &str) -> Held {
     Held {
         name: name(key),
         owner: forrst_lock::Owner::parse(owner).unwrap(),
@@ -44,7 +44,11 @@ async fn a_lease_that_another_node_releases_is_lost() {
     let redis = RedisServer::start();
     let [one, other] = two_services(&redis).await;
     let guard = guard(&one, request("k", "a", HOUR)).await;
-    other.release(by_token("k", "a")).await.unwrap().unwrap();
+    other
+        .release(without_fence("k", "a"))
+        .await
+        .unwrap()
+        .unwrap();
     is_lost_early(&guard).await;
 }
 
@@ -69,9 +73,9 @@ async fn a_lease_that_another_node_shortens_is_lost_at_its_new_end() {
     let [one, other] = two_services(&redis).await;
     let guard = guard(&one, request("k", "a", HOUR)).await;
     let sent = Instant::now();
-    let extended = other.extend(by_token("k", "a"), ttl(4)).await;
+    let extended = other.extend(without_fence("k", "a"), ttl(4)).await;
     extended.unwrap().unwrap();
-    // Notified, and not by an attempt to sweep it.
+    // By a message, and not by an attempt to sweep it.
     until("its node knows", async || {
         guard.remaining() <= Duration::from_secs(4)
     })
@@ -87,7 +91,7 @@ async fn a_lease_that_another_node_extends_outlives_its_old_end() {
     let [one, other] = two_services(&redis).await;
     let guard = guard(&one, request("k", "a", 5)).await;
     let old_end = Instant::now() + Duration::from_secs(5);
-    let extended = other.extend(by_token("k", "a"), ttl(HOUR)).await;
+    let extended = other.extend(without_fence("k", "a"), ttl(HOUR)).await;
     extended.unwrap().unwrap();
     until("its node knows", async || {
         guard.remaining() > Duration::from_secs(60)
@@ -130,20 +134,20 @@ async fn a_set_of_locks_that_is_forced_by_any_of_them_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_leases_that_share_a_lock_only_the_one_that_is_meant_is_lost() {
+async fn forcing_one_of_two_shared_leases_loses_only_that_one() {
     let redis = RedisServer::start();
     let [one, other] = two_services(&redis).await;
     let shared = |owner: &str| AcquireRequest {
         locks: Locks::one(name("k"), Share::SHARED),
         ..request("k", owner, HOUR)
     };
-    let (meant, left) = (
+    let (forced, kept) = (
         guard(&one, shared("a")).await,
         guard(&one, shared("b")).await,
     );
-    let fence = meant.lease().fence;
-    let forced = other.force_release(&name("k"), [fence]).await;
-    forced.unwrap().unwrap();
-    is_lost_early(&meant).await;
-    assert!(!left.loss().is_lost());
+    let fence = forced.lease().fence;
+    let ended = other.force_release(&name("k"), [fence]).await;
+    ended.unwrap().unwrap();
+    is_lost_early(&forced).await;
+    assert!(!kept.loss().is_lost());
 }

@@ -1,10 +1,10 @@
-//! Messages between nodes get lost. Their recipients notice that themselves, without a settle or a sweep.
+//! Messages between nodes get lost. Their recipients notice that by themselves, without a settle or a sweep.
 
 use forrst_testkit::{Proxy, RedisServer, Traffic, Way};
 use tokio::time::timeout;
 
-use crate::redis_faults::ground::{PATIENCE, call, granted, release, take};
-use crate::redis_nodes::ground::{WaitingNode, Woken, open_at};
+use crate::redis_faults::fixture::{PATIENCE, call, granted, release, take};
+use crate::redis_nodes::fixture::{WaitingNode, Woken, open_at};
 
 async fn is_granted(node: &WaitingNode, woken: Woken) {
     let (wake, _) = timeout(PATIENCE, woken)
@@ -28,11 +28,11 @@ async fn a_hand_over_while_subscriptions_are_killed_reaches_its_call() {
     }
 }
 
-/// To a node whose link is broken by `fault`.
+/// Hands a lock over to a node whose connections are broken by `fault`.
 async fn hand_over_while(fault: impl FnOnce(&Proxy)) {
     let redis = RedisServer::start();
     let proxy = Proxy::start(redis.port());
-    let one = WaitingNode::over(open_at(&proxy.url()).await);
+    let one = WaitingNode::new(open_at(&proxy.url()).await);
     let other = open_at(&redis.url()).await;
     let lease = take(&other, "k").await;
     let woken = one.wait(call("k", "b")).await;
@@ -46,7 +46,7 @@ async fn a_hand_over_while_there_is_no_subscription_reaches_its_call() {
     hand_over_while(|proxy| proxy.refuse(Traffic::Subscriptions)).await;
 }
 
-/// The connection stays open, as through a firewall that has forgotten it.
+/// The connection stays open, like one that a firewall has dropped silently.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hand_over_that_a_silent_subscription_loses_reaches_its_call() {
     hand_over_while(|proxy| proxy.swallow(Way::ToClient, Traffic::Subscriptions)).await;
@@ -57,7 +57,7 @@ async fn a_hand_over_that_a_silent_subscription_loses_reaches_its_call() {
 async fn a_message_behind_a_lost_one_shows_that_it_was_lost() {
     let redis = RedisServer::start();
     let proxy = Proxy::start(redis.port());
-    let one = WaitingNode::over(open_at(&proxy.url()).await);
+    let one = WaitingNode::new(open_at(&proxy.url()).await);
     let other = open_at(&redis.url()).await;
     let leases = [take(&other, "k").await, take(&other, "l").await];
     let first = one.wait(call("k", "b")).await;

@@ -1,8 +1,8 @@
-//! Several nodes on one Redis: what they learn of each other, whatever becomes of messages, servers, clocks and nodes.
+//! Several nodes on one Redis: what they notice of each other when messages, servers, clocks and nodes fail.
 
 mod clocks;
 mod dead_nodes;
-mod ground;
+mod fixture;
 mod idle_cost;
 mod late_requests;
 mod loss_notices;

@@ -6,8 +6,8 @@ use forrst_lock::{LockStore, LockStoreExt};
 use forrst_testkit::RedisServer;
 use tokio::time::sleep;
 
-use crate::redis_faults::ground::{held, inspect, name, take, until};
-use crate::redis_nodes::ground::{
+use crate::redis_faults::fixture::{held, inspect, name, take, until};
+use crate::redis_nodes::fixture::{
     WaitingNode, all_wait, are_served_in_turn, commands, open_at, wait_in_turn,
 };
 
@@ -59,7 +59,7 @@ async fn the_first_command_after_an_outage_passes_over_no_call() {
     are_served_in_turn(&nodes, waiting).await;
 }
 
-/// On many keys, so that one command for one key is not enough.
+/// They wait for many keys, so one command for one key is not enough.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_rejoin_lost_queues_in_batches() {
     let redis = RedisServer::start();
@@ -81,7 +81,7 @@ async fn calls_rejoin_lost_queues_in_batches() {
         })
         .await;
     }
-    // Of 400 calls, and 100 keys. Inspections are among them, at most one every 10 ms.
+    // There are 400 calls and 100 keys. The commands include inspections, at most one every 10 ms.
     let used = commands(&redis) - before;
     assert!(used < 350, "{used} commands");
     for waiting in &mut waiting {

@@ -1,4 +1,4 @@
-//! Tasks of two nodes use a few locks at random under random faults, and the recorded history has to be valid for locks.
+//! Tasks of two nodes use a few locks at random under random faults, and the recorded history has to be valid.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,16 +14,16 @@ use forrst_testkit::{Proxy, RedisServer, Traffic, Way};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::redis_faults::ground::{PATIENCE, held, name, until};
-use crate::redis_nodes::ground::{guard, open_at, request, service};
+use crate::redis_faults::fixture::{PATIENCE, held, name, until};
+use crate::redis_nodes::fixture::{guard, open_at, request, service};
 
 const TASKS: u64 = 16;
 const FAULTS_FOR: Duration = Duration::from_secs(10);
-/// How many rounds each task does after the last fault. All of them have to succeed.
+/// How many rounds each task runs after the last fault. All of them have to succeed.
 const HEALED_ROUNDS: usize = 20;
 
 /// What a task acquires: some keys, all shared in the same way.
-const WISHES: [(&[&str], Sharing); 8] = [
+const REQUESTS: [(&[&str], Sharing); 8] = [
     (&["x"], Sharing::Exclusive),
     (&["y"], Sharing::Exclusive),
     (&["x", "y"], Sharing::Exclusive),
@@ -41,7 +41,7 @@ struct Task {
     history: History,
     owner: String,
     is_healed: Arc<AtomicBool>,
-    calm: Arc<AtomicU64>,
+    done_abandoning: Arc<AtomicU64>,
 }
 
 impl Task {
@@ -55,7 +55,7 @@ impl Task {
                     return;
                 }
                 if rounds_left == HEALED_ROUNDS {
-                    self.calm.fetch_add(1, Ordering::SeqCst);
+                    self.done_abandoning.fetch_add(1, Ordering::SeqCst);
                 }
                 rounds_left -= 1;
             }
@@ -68,7 +68,7 @@ impl Task {
     }
 
     async fn round(&mut self, round: usize, is_healed: bool) {
-        let (keys, sharing) = self.rng.choice(WISHES).unwrap();
+        let (keys, sharing) = self.rng.choice(REQUESTS).unwrap();
         let share = match sharing {
             Sharing::Exclusive => Share::EXCLUSIVE,
             Sharing::Shared => Share::SHARED,
@@ -135,7 +135,7 @@ impl Task {
                 guard.keep();
                 releasing.unknown();
             }
-            // By another node, which notifies the guard.
+            // Through another node, which notifies the guard.
             2 | 3 => match self.other.release(held).await {
                 Ok(Ok(_)) => releasing.released(),
                 Ok(Err(_)) => releasing.refused(),
@@ -154,7 +154,7 @@ impl Task {
         }
     }
 
-    /// By the own node or the other one.
+    /// Extends the lease through its own node or the other one.
     async fn extend(&mut self, guard: &LeaseGuard, held: Held, lease: &RecordedLease) {
         let ttl = Ttl::new(self.millis(100..2000)).unwrap();
         let extending = lease.extends(ttl.as_duration());
@@ -165,7 +165,7 @@ impl Task {
             false => &self.other,
         };
         match node.extend(held, ttl).await {
-            // The guard knows best, as soon as it knows.
+            // After an extension through its own node, the guard has the exact deadline.
             Ok(Ok(_)) if is_own => extending.extended(certain_until(guard)),
             Ok(Ok(_)) => extending.extended(sent + ttl.as_duration() * 9 / 10),
             Ok(Err(_)) => extending.refused(),
@@ -179,22 +179,22 @@ fn certain_until(guard: &LeaseGuard) -> Instant {
     now + guard.loss().remaining()
 }
 
-/// A Redis, and the link of one of the nodes to it.
-struct Ground {
+/// A Redis, and the proxy between it and one of the nodes.
+struct Faults {
     rng: fastrand::Rng,
     redis: RedisServer,
     proxy: Proxy,
 }
 
-impl Ground {
+impl Faults {
     /// One fault and its end.
-    async fn fault(&mut self) {
+    async fn inject_one(&mut self) {
         let short = Duration::from_millis(self.rng.u64(5..300));
         let number = self.rng.u8(0..9);
         match number {
             0 => {
                 self.redis.pause();
-                // Sometimes for longer than a command has.
+                // Sometimes for longer than the timeout of a command.
                 sleep(short * self.rng.u32(1..10)).await;
                 self.redis.resume();
             }
@@ -238,7 +238,7 @@ async fn locks_exclude_each_other_under_random_faults() {
     ];
     let history = History::default();
     let is_healed: Arc<AtomicBool> = Arc::default();
-    let calm: Arc<AtomicU64> = Arc::default();
+    let done_abandoning: Arc<AtomicU64> = Arc::default();
     let mut tasks = JoinSet::new();
     for number in 0..TASKS {
         let own = usize::from(number % 2 == 1);
@@ -249,17 +249,17 @@ async fn locks_exclude_each_other_under_random_faults() {
             history: history.clone(),
             owner: format!("task {number}"),
             is_healed: is_healed.clone(),
-            calm: calm.clone(),
+            done_abandoning: done_abandoning.clone(),
         };
         tasks.spawn(task.run());
     }
 
-    let mut ground = Ground { rng, redis, proxy };
+    let mut faults = Faults { rng, redis, proxy };
     let since = Instant::now();
     while since.elapsed() < FAULTS_FOR {
-        ground.fault().await;
+        faults.inject_one().await;
     }
-    ground.proxy.heal();
+    faults.proxy.heal();
     for (number, service) in services.iter().enumerate() {
         until("the node works again", async || {
             let key = format!("works {number}");
@@ -269,8 +269,8 @@ async fn locks_exclude_each_other_under_random_faults() {
         .await;
     }
     is_healed.store(true, Ordering::SeqCst);
-    until("no task gives up leases any more", async || {
-        calm.load(Ordering::SeqCst) == TASKS
+    until("no task abandons leases any more", async || {
+        done_abandoning.load(Ordering::SeqCst) == TASKS
     })
     .await;
     history.heals();
@@ -286,7 +286,7 @@ async fn locks_exclude_each_other_under_random_faults() {
     eprintln!("{summary:?}");
     history.nothing_stuck().unwrap();
     assert!(summary.granted > 100, "{summary:?}");
-    // Nothing is left of all that: neither a lease longer than its ttl nor a claim.
+    // Neither a lease nor a claim is left.
     for key in ["x", "y", "s", "l"] {
         until("it is free", async || {
             let (status, _) = services[0].inspect(&name(key)).await.unwrap();

@@ -5,8 +5,8 @@ use forrst_lock::{LockName, LockStore, ReleaseOutcome, Ticket};
 use forrst_stores::RedisStore;
 use forrst_testkit::{Proxy, RedisCluster, RedisServer};
 
-use crate::redis_faults::ground::{SlotMove, acquire, call, name, partition_of, take, until};
-use crate::redis_nodes::ground::{HOUR, guard, open_at, request, service};
+use crate::redis_faults::fixture::{SlotMove, acquire, call, name, partition_of, take, until};
+use crate::redis_nodes::fixture::{HOUR, guard, open_at, request, service};
 
 async fn take_all(store: &RedisStore, prefix: &str) -> Vec<(LockName, Ticket)> {
     let mut taken = Vec::new();
@@ -60,7 +60,7 @@ async fn rollbacks_in_a_slot_that_is_moved_do_not_delay_the_others() {
     .await;
 }
 
-/// By its ticket, and not by the next attempt of the release, which is up to a second away by then.
+/// It is rolled back by its ticket. The next attempt of the release would be up to a second away.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_that_redis_refused_is_rolled_back_before_the_process_ends() {
     let redis = RedisServer::start();
@@ -76,7 +76,7 @@ async fn a_release_that_redis_refused_is_rolled_back_before_the_process_ends() {
         let outcome = guard.release().await;
         assert!(matches!(outcome, ReleaseOutcome::Pending(_)), "{outcome:?}");
     }
-    // Until the pauses between its attempts are long.
+    // Long enough for the pauses between the attempts to have grown.
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     ends.shut_down().await;
@@ -85,7 +85,7 @@ async fn a_release_that_redis_refused_is_rolled_back_before_the_process_ends() {
     }
 }
 
-/// The release has run, and another owner holds the lock by now.
+/// The release has run, and another owner holds the lock when it is rolled back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_whose_answer_was_lost_takes_nothing_from_the_next_holder() {
     let redis = RedisServer::start();

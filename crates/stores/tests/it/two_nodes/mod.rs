@@ -1,4 +1,4 @@
-//! Two stores on one Redis that look like one: every call goes to the other one in turn.
+//! Two stores on one Redis that act as one: calls alternate between them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use forrst_stores::RedisStore;
 pub(crate) struct TwoNodes {
     nodes: [RedisStore; 2],
     turn: AtomicUsize,
-    /// A call is abandoned where it was made.
+    /// Which node made each call, because only that one can abandon it.
     calls: Mutex<HashMap<Ticket, usize>>,
 }
 
@@ -37,7 +37,7 @@ impl TwoNodes {
         &self.nodes[self.turn()]
     }
 
-    fn of_call(&self, ticket: Ticket) -> &RedisStore {
+    fn node_of(&self, ticket: Ticket) -> &RedisStore {
         let node = self.calls.lock().unwrap().get(&ticket).copied();
         &self.nodes[node.unwrap_or(0)]
     }
@@ -66,14 +66,14 @@ impl LockStore for TwoNodes {
                 self.calls.lock().unwrap().insert(acquire.ticket, node);
                 &self.nodes[node]
             }
-            Command::Abandon { ticket, .. } => self.of_call(*ticket),
+            Command::Abandon { ticket, .. } => self.node_of(*ticket),
             _ => self.next(),
         };
         store.submit(command).await
     }
 
     fn abandon(&self, name: &LockName, ticket: Ticket) {
-        self.of_call(ticket).abandon(name, ticket);
+        self.node_of(ticket).abandon(name, ticket);
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError> {

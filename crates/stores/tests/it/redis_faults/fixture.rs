@@ -101,7 +101,7 @@ impl Node for OneCall {
     fn changed(&self, _: &Transition, _: Timestamp) {}
 }
 
-/// The same call, if it waits for long enough.
+/// The same call, with a wait.
 pub(crate) fn waiting(call: Acquire) -> Acquire {
     let wait = Wait {
         timeout: Duration::from_secs(60),
@@ -178,7 +178,7 @@ pub(crate) async fn still_serves_what_is_held(
     .await;
 }
 
-/// The Redis key of a lock's state; that of its crowd for a name that begins with `queue:`.
+/// The Redis key of a lock's state, or of its sorted set for a name that begins with `queue:`.
 pub(crate) fn key_of(redis: &RedisServer, key: &str) -> String {
     let key = match key.strip_prefix("queue:") {
         Some(key) => format!("queue:lock:{key}"),
@@ -188,7 +188,7 @@ pub(crate) fn key_of(redis: &RedisServer, key: &str) -> String {
     found.trim().to_owned()
 }
 
-/// Redis loses the queue of this lock.
+/// Removes the queue of this lock from Redis.
 pub(crate) fn forget_queue(redis: &RedisServer, key: &str) {
     let forget = "local state = cmsgpack.unpack(redis.call('GET', KEYS[1]))
         state[4] = false
@@ -198,7 +198,7 @@ pub(crate) fn forget_queue(redis: &RedisServer, key: &str) {
     redis.cli(&["EVAL", forget, "2", &state, &queue]);
 }
 
-/// The keys that do not expire, except those that exist once: the format, the secret, fences, nodes, and their message counts.
+/// The keys that do not expire, except those that exist once: the format, the secret, fences, nodes, and counters.
 pub(crate) fn lasting_keys(redis: &RedisServer) -> Vec<String> {
     let known = [":format", ":secret", ":meta", ":nodes", ":counters"];
     let keys = redis.cli(&["KEYS", "*"]);
@@ -208,7 +208,7 @@ pub(crate) fn lasting_keys(redis: &RedisServer) -> Vec<String> {
     lasting.map(str::to_owned).collect()
 }
 
-/// A slot of a cluster that is moved from one server to another. While its keys are at the old one, what concerns several of them is
+/// A slot of a cluster that is moved from one server to another. While its keys are at the old one, commands on several of them are
 /// refused; when they have been moved, the old one redirects all commands with ASK.
 pub(crate) struct SlotMove<'a> {
     slot: String,
@@ -217,7 +217,7 @@ pub(crate) struct SlotMove<'a> {
 }
 
 impl<'a> SlotMove<'a> {
-    /// Of the partition that has this lock.
+    /// Moves the slot of the partition that has this lock.
     pub(crate) fn begin(cluster: &'a RedisCluster, lock: &str) -> Self {
         let servers: Vec<&RedisServer> = cluster.servers().collect();
         let tag = format!("{{forrst:{}}}", partition_of(cluster, &name(lock)));

@@ -15,7 +15,7 @@ use tokio::sync::oneshot::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::redis_faults::ground::{PATIENCE, acquire, call, granted, name, release, until};
+use crate::redis_faults::fixture::{PATIENCE, acquire, call, granted, name, release, until};
 
 pub(super) async fn open_at(url: &str) -> Arc<RedisStore> {
     let store = RedisStore::open(url, &RedisOptions::default()).await;
@@ -85,7 +85,7 @@ pub(super) async fn guard_of(task: WaitingTask) -> LeaseGuard {
     }
 }
 
-/// Calls that wait at a store, without the help of a service: keys are not settled, and nothing is swept.
+/// Calls that wait at a store, without a service that settles keys or sweeps.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     waiting: Mutex<HashMap<Ticket, Sender<(Wake, Reading)>>>,
@@ -110,7 +110,7 @@ pub(super) struct WaitingNode {
 pub(super) type Woken = Receiver<(Wake, Reading)>;
 
 impl WaitingNode {
-    pub(super) fn over(store: Arc<RedisStore>) -> Self {
+    pub(super) fn new(store: Arc<RedisStore>) -> Self {
         let calls: Arc<Calls> = Arc::default();
         let weak: Weak<Calls> = Arc::downgrade(&calls);
         store.subscribe(weak);
@@ -118,10 +118,7 @@ impl WaitingNode {
     }
 
     pub(super) async fn two(url: &str) -> [Self; 2] {
-        [
-            Self::over(open_at(url).await),
-            Self::over(open_at(url).await),
-        ]
+        [Self::new(open_at(url).await), Self::new(open_at(url).await)]
     }
 
     /// Joins the queue.
@@ -157,7 +154,7 @@ pub(super) fn all_wait(waiting: &mut [Woken]) -> bool {
     waiting.iter_mut().all(|woken| woken.try_recv().is_err())
 }
 
-/// The lock is handed over in the order of arrival. Returns what each call was woken with.
+/// Releases the lock again and again: it has to be handed over in the order of arrival. Returns what each call was woken with.
 pub(super) async fn are_served_in_turn(
     nodes: &[WaitingNode; 2],
     waiting: Vec<Woken>,
