@@ -1,4 +1,4 @@
-//! The same patience inside a runtime, where nothing may block.
+//! Waits for conditions in async tests, where nothing may block.
 
 use std::panic::{Location, resume_unwind};
 use std::sync::Arc;
@@ -9,38 +9,41 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::patience::PATIENCE;
 
-/// Waits for a condition; panics when it does not come true.
+/// Waits for a condition; panics if it does not come true.
 #[track_caller]
-pub fn until<F: FnMut() -> bool>(what: &str, mut is_so: F) -> impl Future<Output = ()> + use<F> {
-    let complaint = format!("{}: never came true: {what}", Location::caller());
+pub fn until<F: FnMut() -> bool>(
+    what: &str,
+    mut condition: F,
+) -> impl Future<Output = ()> + use<F> {
+    let failure = format!("{}: never came true: {what}", Location::caller());
     async move {
         let give_up = Instant::now() + PATIENCE;
-        while !is_so() {
-            assert!(Instant::now() < give_up, "{complaint}");
+        while !condition() {
+            assert!(Instant::now() < give_up, "{failure}");
             sleep(Duration::from_millis(2)).await;
         }
     }
 }
 
-/// As [`until`], for a condition that has to be asked for.
-pub async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
+/// As [`until`], for an async condition.
+pub async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
     let give_up = Instant::now() + PATIENCE;
-    while !is_so().await {
+    while !condition().await {
         assert!(Instant::now() < give_up, "never came true: {what}");
         sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// Waits for something that has to come soon, on any machine.
+/// Waits for a future that has to complete soon, on any machine.
 #[track_caller]
 pub fn soon<W: IntoFuture>(what: W) -> impl Future<Output = W::Output> {
-    let complaint = format!("{}: nothing came in {PATIENCE:?}", Location::caller());
+    let failure = format!("{}: not completed in {PATIENCE:?}", Location::caller());
     let answer = timeout(PATIENCE, what.into_future());
-    async move { answer.await.expect(&complaint) }
+    async move { answer.await.expect(&failure) }
 }
 
-/// Runs a test that fails when timers are late. If it fails, and any was later than `limit`, the machine had other things
-/// to do and the failure says nothing: it is run once more.
+/// Runs a test that fails when timers are late. If it fails and a timer was later than `limit`, the machine was overloaded and the
+/// failure means nothing: the test is run again.
 pub async fn undisturbed<F>(limit: Duration, test: impl Fn() -> F)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -56,11 +59,11 @@ where
         if late <= limit || tries_left == 0 {
             resume_unwind(failed.into_panic());
         }
-        eprintln!("a timer was {late:?} late: once more");
+        eprintln!("a timer was {late:?} late: running the test again");
     }
 }
 
-/// Keeps by how much timers are late at most.
+/// Records by how much timers are late at most.
 async fn watch(latest: Arc<AtomicU64>) {
     loop {
         let due = Instant::now() + Duration::from_millis(5);

@@ -1,9 +1,9 @@
-//! Histories of locks: what tasks of a test requested from a store and were answered, and whether all of that fits together.
+//! Histories of locks: records what tasks of a test requested from a store and what was answered, and checks that this is consistent.
 //!
-//! The recorder knows no store and no lock type, so that a mistake of theirs is not repeated here. The one idea of the check: a
-//! holder *knows for certain* that it holds a lease from the answer that granted it until it sends a release, or until the end
-//! that it has counted from before it sent its request. No fault of a link, a process or a clock excuses two of these
-//! intervals that do not fit together, or a fence that is not larger than one that was known before.
+//! The recorder uses no type of the stores or of the lock crate, so that it does not share their bugs. The check is based on this: a
+//! holder *knows for certain* that it holds a lease from the answer that granted it until it sends a release, or until an expiry that
+//! it has counted from before it sent its request. No fault of a network, a process or a clock justifies two of these intervals that
+//! conflict, or a fence that is not larger than one that was known before.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
@@ -40,22 +40,22 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use log::{Act, Log, OperationId, Outcome};
+use log::{Action, Log, OperationId, Outcome};
 
 pub use report::{Rule, Summary, Violation, Violations};
 
-/// Which other leases a lease leaves room for on its keys.
+/// Which other leases may exist on the keys of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sharing {
-    /// None.
+    /// No others.
     Exclusive,
-    /// Any number of shared ones.
+    /// Any number of shared leases.
     Shared,
-    /// Others with the same limit, so many with this one.
+    /// Leases with the same limit, this many in total.
     Limit(u32),
 }
 
-/// Records operations as they happen. All clones are one.
+/// Records operations as they happen. All clones share one record.
 #[derive(Debug, Clone)]
 pub struct History {
     start: Instant,
@@ -72,8 +72,8 @@ impl Default for History {
 }
 
 impl History {
-    /// A lease of these keys is about to be requested. Attempts that repeat a request, so that they are answered with the same
-    /// lease, are one operation: it ends with the last of them.
+    /// A lease on these keys is about to be requested. A request and its repetitions, which are answered with the same lease, are one
+    /// operation: it ends with the last of them.
     pub fn acquires<K: Into<String>>(
         &self,
         owner: &str,
@@ -86,47 +86,47 @@ impl History {
             let mut keys: Vec<_> = keys.into_iter().map(|key| log.key(key)).collect();
             keys.sort_unstable();
             keys.dedup();
-            Act::Acquire { keys, sharing }
+            Action::Acquire { keys, sharing }
         })
     }
 
-    /// An operator is about to end the leases of a key: those with these fences, or all when none is given.
+    /// An operator is about to end the leases on a key: those with these fences, or all if none is given.
     ///
-    /// As long as it is not known when it took effect, every lease of the key may be gone at any time, and is not checked
-    /// for overlaps. So name a fence, or repeat it until it is answered.
+    /// Until it is known when this took effect, every lease on the key may have ended at any time, and is not checked for overlaps. So
+    /// name a fence, or repeat the operation until it is answered.
     pub fn forces(&self, operator: &str, key: &str, fences: &[u64]) -> Operation<Release> {
-        self.begin(operator, |log| Act::Force {
+        self.begin(operator, |log| Action::Force {
             key: log.key(key.to_owned()),
             fences: fences.to_vec(),
         })
     }
 
-    /// From now on every operation has to end, and with an answer: the last fault was repaired.
+    /// The last fault was repaired: from now on, every operation has to end with an answer.
     pub fn heals(&self) {
         let at = self.now();
         self.log().heal(at);
     }
 
-    /// Whether fences grow, and certain leases fit together.
+    /// Checks that fences grow, and that certain leases do not conflict.
     pub fn check(&self) -> Result<Summary, Violations> {
         check::check(&self.log())
     }
 
-    /// Whether every operation has ended, and with an answer where it began after the last fault was repaired. One that was
+    /// Checks that every operation has ended, and with an answer if it began after the last fault was repaired. An operation that was
     /// dropped without an outcome has not ended.
     pub fn nothing_stuck(&self) -> Result<(), Violations> {
         check::nothing_stuck(&self.log())
     }
 
-    fn begin<A>(&self, owner: &str, act: impl FnOnce(&mut Log) -> Act) -> Operation<A> {
+    fn begin<A>(&self, owner: &str, action: impl FnOnce(&mut Log) -> Action) -> Operation<A> {
         let mut log = self.log();
-        let act = act(&mut log);
+        let action = action(&mut log);
         // Read under the mutex: the order of the log is that of its times.
-        let id = log.begin(self.now(), owner, act);
+        let id = log.begin(self.now(), owner, action);
         Operation {
             history: self.clone(),
             id,
-            act: PhantomData,
+            action: PhantomData,
         }
     }
 
@@ -143,39 +143,39 @@ impl History {
     }
 }
 
-/// Follows a paused clock of tokio's.
+/// The time by tokio's clock, which may be paused.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// To acquire a lease.
+/// Marks an operation that acquires a lease.
 #[derive(Debug)]
 pub enum Acquire {}
 
-/// To extend a lease.
+/// Marks an operation that extends a lease.
 #[derive(Debug)]
 pub enum Extend {}
 
-/// To release leases, one's own or by force.
+/// Marks an operation that releases leases, as their holder or by force.
 #[derive(Debug)]
 pub enum Release {}
 
-/// An operation that has begun, and is to be ended with its outcome.
+/// An operation that has begun, and has to be ended with its outcome.
 #[derive(Debug)]
 #[must_use = "an operation that is dropped without an outcome counts as stuck"]
 pub struct Operation<A> {
     history: History,
     id: OperationId,
-    act: PhantomData<A>,
+    action: PhantomData<A>,
 }
 
 impl<A> Operation<A> {
-    /// The store has answered, and nothing was done. A release or an extension that is refused says that the lease is gone.
+    /// The store has answered, and nothing was done. A release or an extension that is refused means that the lease has ended.
     pub fn refused(self) {
         self.end(Outcome::Refused);
     }
 
-    /// It may have been done, may not, and may still be.
+    /// There was no answer: the operation may have taken effect, or may still do so, or neither.
     pub fn unknown(self) {
         self.end(Outcome::Unknown);
     }
@@ -187,7 +187,7 @@ impl<A> Operation<A> {
 }
 
 impl Operation<Acquire> {
-    /// The store has answered with a lease. Its holder knows for certain that it lasts until then.
+    /// The store has answered with a lease. Its holder knows for certain that it lasts until `until`.
     pub fn granted(self, fence: u64, until: impl Into<Instant>) -> RecordedLease {
         let until = self.history.since_start(until.into());
         self.end(Outcome::Granted { fence, until });
@@ -199,7 +199,7 @@ impl Operation<Acquire> {
 }
 
 impl Operation<Extend> {
-    /// The store has answered. The holder knows for certain that the lease lasts until then.
+    /// The store has answered. The holder knows for certain that the lease lasts until `until`.
     pub fn extended(self, until: impl Into<Instant>) {
         let until = self.history.since_start(until.into());
         self.end(Outcome::Extended { until });
@@ -213,7 +213,7 @@ impl Operation<Release> {
     }
 }
 
-/// A lease that was granted, to record what becomes of it.
+/// A lease that was granted, to record the operations on it.
 #[derive(Debug, Clone)]
 pub struct RecordedLease {
     history: History,
@@ -221,17 +221,17 @@ pub struct RecordedLease {
 }
 
 impl RecordedLease {
-    /// Its holder is about to extend it to this time from the moment when the store does so.
+    /// Its holder is about to extend it, to this ttl from the moment when the store does so.
     pub fn extends(&self, ttl: Duration) -> Operation<Extend> {
         let of = self.acquired;
         let owner = self.history.log().owner(of);
-        self.history.begin(&owner, |_| Act::Extend { of, ttl })
+        self.history.begin(&owner, |_| Action::Extend { of, ttl })
     }
 
-    /// Its holder is about to release it, and does not count on it any more.
+    /// Its holder is about to release it, and does not rely on it any more.
     pub fn releases(&self) -> Operation<Release> {
         let of = self.acquired;
         let owner = self.history.log().owner(of);
-        self.history.begin(&owner, |_| Act::Release { of })
+        self.history.begin(&owner, |_| Action::Release { of })
     }
 }

@@ -1,4 +1,4 @@
-//! Requests to a server, one connection each.
+//! Sends requests to a server over HTTP, with one connection each.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -25,7 +25,7 @@ pub fn request(function: &str, arguments: Value) -> Value {
     request
 }
 
-/// Sends a request. Without a whole answer there is an error.
+/// Sends a request. An incomplete answer is an error.
 pub fn post(address: &str, body: &Value) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -34,7 +34,7 @@ pub fn post(address: &str, body: &Value) -> io::Result<Answer> {
         "POST /forrst HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    // A server that refuses does not read all of it first; what it says arrives all the same.
+    // A server that refuses the request does not read all of it; its answer arrives nevertheless.
     let _ = stream.write_all(text.as_bytes());
     let mut answer = Vec::new();
     let ended = stream.read_to_end(&mut answer);
@@ -63,13 +63,13 @@ impl Running {
         thread::spawn(move || post(&address, &request))
     }
 
-    /// Calls a function and gives back the whole answer.
+    /// Calls a function and returns the whole answer.
     #[track_caller]
     pub fn call(&self, function: &str, arguments: Value) -> Value {
         self.ask(&request(function, arguments)).body
     }
 
-    /// Waits until somebody holds the lock of that full key.
+    /// Waits until the lock with this full key is held.
     #[track_caller]
     pub fn until_locked(&self, full_key: &str) {
         let status = "urn:cline:forrst:ext:atomic-lock:fn:status";

@@ -1,11 +1,12 @@
-//! What tests stand on: processes that end with their test, `forrst serve`, a real Redis alone or in company, and a link
-//! between the two that can be broken; and [`history`], which says whether what locks did on that ground can be true.
+//! Test fixtures: processes that end with their test, `forrst serve`, a real Redis (one server, a cluster, or a primary with replicas),
+//! and a proxy between the two that can break connections; and [`history`], which checks whether what locks did is correct.
 //!
-//! Everything outside of [`asynchronous`] and [`history`] blocks, and all of it panics where a test would. What is started ends when it is dropped, also by a panic.
+//! Everything except [`asynchronous`] and [`history`] blocks, and panics where a test would. What was started is stopped when it is
+//! dropped, also by a panic.
 
 #![allow(
     clippy::missing_panics_doc,
-    reason = "to panic is how a test's ground says that it is not as the test needs it"
+    reason = "a fixture that cannot be set up fails the test"
 )]
 
 pub mod asynchronous;

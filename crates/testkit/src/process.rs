@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::patience::until;
 
-/// A child process whose output is collected. Dropped, it is killed; in a test that fails, what it said is shown first.
+/// A child process whose output is collected. It is killed when dropped; if the test fails, its output is printed.
 pub struct Process {
     name: String,
     child: Mutex<Child>,
@@ -19,17 +19,17 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it. The name is for the reader of a failed test.
+    /// Starts a process. The name is shown when the test fails.
     pub fn start(name: impl Into<String>, command: &mut Command) -> Self {
         Self::watch(name.into(), command, collect)
     }
 
-    /// Starts it with nobody to read its output.
+    /// Starts a process whose standard output has no reader.
     pub fn start_unread(name: impl Into<String>, command: &mut Command) -> Self {
         Self::watch(name.into(), command, |_| Arc::default())
     }
 
-    /// Starts it with a standard error that is open and not read, until [`read_errors`](Self::read_errors).
+    /// Starts a process whose standard error is open but not read, until [`read_errors`](Self::read_errors).
     pub fn start_with_unread_errors(name: impl Into<String>, command: &mut Command) -> Self {
         let name = name.into();
         let mut child = spawn(&name, command);
@@ -44,7 +44,7 @@ impl Process {
 
     /// Reads the standard error of a process that was started without a reader.
     pub fn read_errors(&self) {
-        let stream = self.child().stderr.take().expect("nobody reads it yet");
+        let stream = self.child().stderr.take().expect("it is not read yet");
         collect_into(stream, self.errors.clone());
     }
 
@@ -64,17 +64,17 @@ impl Process {
         }
     }
 
-    /// What it has said on its standard output.
+    /// What it has written to its standard output.
     pub fn output(&self) -> String {
         self.output.lock().unwrap().clone()
     }
 
-    /// What it has said on its standard error.
+    /// What it has written to its standard error.
     pub fn errors(&self) -> String {
         self.errors.lock().unwrap().clone()
     }
 
-    /// Its number.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.child().id()
     }
@@ -84,8 +84,8 @@ impl Process {
         kill_process(Pid::from_child(&self.child()), signal).unwrap();
     }
 
-    /// SIGSTOP: it stands still, and its connections stay open. Returns when all its threads have stopped: one takes the signal,
-    /// and on a busy machine the others run on until it does.
+    /// SIGSTOP: it hangs, and its connections stay open. Returns when all its threads have stopped: one of them takes the signal, and on
+    /// a busy machine the others run until it does.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
         until("all threads have stopped", || self.is_stopped());
@@ -95,7 +95,7 @@ impl Process {
         let threads = fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
         threads.flatten().all(|thread| {
             let state = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-            // The state stands behind the name, which is in parentheses.
+            // The state follows the name, which is in parentheses.
             let state = state.rsplit(") ").next().unwrap_or_default();
             state.starts_with('T') || state.is_empty()
         })
@@ -106,7 +106,7 @@ impl Process {
         self.signal(Signal::CONT);
     }
 
-    /// SIGKILL. Returns when it is gone.
+    /// SIGKILL. Returns when it has ended.
     pub fn kill(&self) {
         let mut child = self.child();
         child.kill().unwrap();
@@ -124,14 +124,14 @@ impl Process {
         self.child().try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end, and for the last of what it said.
+    /// Waits until it has ended and all its output is read.
     pub fn wait(&self) -> ExitStatus {
         let mut ended = None;
         until("the process ends", || {
             ended = self.child().try_wait().unwrap();
             ended.is_some()
         });
-        until("all it said is read", || {
+        until("all its output is read", || {
             Arc::strong_count(&self.errors) == 1 && Arc::strong_count(&self.output) == 1
         });
         ended.expect("it has ended")
@@ -163,7 +163,7 @@ fn spawn(name: &str, command: &mut Command) -> Child {
     started.unwrap_or_else(|error| panic!("{name} does not start: {error}"))
 }
 
-/// Collects what a stream says, in a thread that ends with it.
+/// Collects the text of a stream, in a thread that ends with the stream.
 fn collect(stream: impl Read + Send + 'static) -> Arc<Mutex<String>> {
     let text = Arc::default();
     collect_into(stream, Arc::clone(&text));

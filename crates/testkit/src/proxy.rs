@@ -1,4 +1,4 @@
-//! A link that can be broken.
+//! A TCP proxy that can delay, hold back and lose what it forwards, and close connections.
 
 mod link;
 mod state;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use link::Link;
 use state::State;
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Requests.
@@ -20,23 +20,23 @@ pub enum Way {
     ToClient,
 }
 
-/// Which connections are meant.
+/// Which connections a fault concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
-    /// Every one.
+    /// All connections.
     All,
-    /// Those on which somebody has subscribed to a channel of Redis.
+    /// Connections that have subscribed to a channel of Redis.
     Subscriptions,
 }
 
-/// Stands between a client and a server of this machine, and passes on what they say, or not.
+/// A proxy between clients and a server on this machine, whose faults can be switched on and off.
 pub struct Proxy {
     address: String,
     link: Arc<Link>,
 }
 
 impl Proxy {
-    /// Before the server at this port.
+    /// Starts a proxy for the server at this port.
     pub fn start(server: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -46,12 +46,12 @@ impl Proxy {
         Self { address, link }
     }
 
-    /// As `FORRST_URL` takes it.
+    /// The URL for `FORRST_URL`.
     pub fn http_url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// As `--store` takes it.
+    /// The URL for `--store`.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
@@ -61,18 +61,18 @@ impl Proxy {
         &self.address
     }
 
-    /// Lets everything arrive later.
+    /// Delays everything in this direction.
     pub fn delay(&self, way: Way, by: Duration) {
         self.link.change(|state| state.rules_mut(way).delay = by);
     }
 
-    /// Closes connections that are open. They may be opened again. Where requests are or were held back, only the side of the
-    /// client is closed; the server receives the end behind them.
+    /// Closes the open connections; clients may connect again. Where requests are or were held back, only the client's side is closed;
+    /// the server receives the end of the connection after them.
     pub fn cut(&self, traffic: Traffic) {
         self.link.change(|state| state.cut(traffic));
     }
 
-    /// Closes connections, and whatever is opened instead.
+    /// Closes connections, and all that are opened from now on.
     pub fn refuse(&self, traffic: Traffic) {
         self.link.change(|state| {
             state.refused = Some(traffic);
@@ -80,28 +80,28 @@ impl Proxy {
         });
     }
 
-    /// Loses what goes this way, while all connections stay open.
+    /// Loses everything in this direction, while all connections stay open.
     pub fn swallow(&self, way: Way, traffic: Traffic) {
         self.link
             .change(|state| state.rules_mut(way).swallowed = Some(traffic));
     }
 
-    /// Loses the next answers, and with each of them its connection.
+    /// Loses the next answers, and closes the connection of each.
     pub fn lose_answers(&self, count: usize) {
         self.link.change(|state| state.answers_to_lose = count);
     }
 
     /// Holds back all requests from now on, while connections stay open, until [`deliver_requests`](Self::deliver_requests).
     ///
-    /// They outlive the connection on the client's side: a client may give up, and be gone, before the server receives
-    /// what it has sent. After [`pass`](Self::pass) and [`heal`](Self::heal) only connections on which something was held
-    /// back by then go on to be held back; others and new ones work.
+    /// They outlive the connection on the client's side: a client may disconnect before the server receives what it has sent. After
+    /// [`pass`](Self::pass) and [`heal`](Self::heal), only connections with requests that are held back continue to be; others and new
+    /// ones work.
     pub fn hold_requests(&self) {
         self.link.change(|state| state.holds_requests = true);
     }
 
-    /// Ends that: the server receives what was held back, in its order on each connection, and the end of those that the
-    /// client has closed. Returns how many bytes that were.
+    /// Delivers the requests that were held back, in their order on each connection, and then closes the connections that the client
+    /// has closed. Returns how many bytes were delivered.
     pub fn deliver_requests(&self) -> usize {
         let mut delivered = 0;
         self.link.change(|state| delivered = state.deliver());
@@ -113,10 +113,10 @@ impl Proxy {
         self.link.state().held()
     }
 
-    /// Stops listening: who comes now is refused by the system. Connections that are open stay so.
+    /// Stops listening: new connections are refused by the system. Open connections stay open.
     pub fn stop_listening(&self) {
-        self.link.change(|state| state.is_deaf = true);
-        // The thread that accepts is woken.
+        self.link.change(|state| state.is_not_listening = true);
+        // Wakes the thread that accepts.
         let _ = TcpStream::connect(&self.address);
         let state = self.link.state();
         let stopped = self
@@ -128,7 +128,7 @@ impl Proxy {
 
     /// Listens again.
     pub fn listen(&self) {
-        self.link.change(|state| state.is_deaf = false);
+        self.link.change(|state| state.is_not_listening = false);
         let state = self.link.state();
         let listening = self
             .link
@@ -137,14 +137,13 @@ impl Proxy {
         drop(listening);
     }
 
-    /// Passes on everything again, but connections that have lost something stay open and silent, as if their other side
-    /// had forgotten them.
+    /// Forwards everything again, but connections that have lost something stay open and silent, as if the peer had lost its state.
     pub fn pass(&self) {
         self.link.change(State::pass);
     }
 
-    /// Passes on everything again. Connections that have lost something are closed, as by a network that is back; those
-    /// with requests that are held back are closed on the client's side.
+    /// Forwards everything again. Connections that have lost something are closed, as by a network that has recovered; those with
+    /// requests that are held back are closed on the client's side.
     pub fn heal(&self) {
         self.link.change(|state| {
             state.pass();
@@ -154,7 +153,7 @@ impl Proxy {
         });
     }
 
-    /// How many bytes were lost.
+    /// How many bytes were lost in total.
     pub fn lost(&self) -> usize {
         self.link.state().lost
     }
@@ -173,10 +172,10 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.link.change(|state| {
-            state.is_over = true;
+            state.is_closed = true;
             state.close_all();
         });
-        // The thread that accepts is woken, and sees that it is over.
+        // Wakes the thread that accepts, so that it ends.
         let _ = TcpStream::connect(&self.address);
     }
 }

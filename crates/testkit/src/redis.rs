@@ -1,4 +1,4 @@
-//! Redis as it is installed here, or Valkey: one server, a cluster, a primary with replicas and sentinels.
+//! Runs the installed Redis, or Valkey: one server, a cluster, or a primary with replicas and sentinels.
 
 mod certificates;
 mod clock;
@@ -18,7 +18,7 @@ pub use replicas::RedisReplicas;
 pub use server::{RedisOptions, RedisServer};
 pub use shared::SharedRedis;
 
-/// The program that is tested with: `redis-server`, unless `FORRST_TEST_REDIS` names another.
+/// The program to test with: `redis-server`, unless `FORRST_TEST_REDIS` names another.
 pub fn redis_program() -> OsString {
     std::env::var_os("FORRST_TEST_REDIS").unwrap_or_else(|| "redis-server".into())
 }
@@ -28,7 +28,7 @@ fn assert_installed() {
     let version = Command::new(&program).arg("--version").output();
     assert!(
         version.is_ok_and(|version| version.status.success()),
-        "{} is not installed: `./test` does that, or `apt-get install redis-server`",
+        "{} is not installed: run `./test`, or `apt-get install redis-server`",
         program.display()
     );
 }

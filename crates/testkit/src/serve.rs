@@ -1,4 +1,4 @@
-//! `forrst serve`, in a folder of its own.
+//! Runs `forrst serve`, each in a temporary folder of its own.
 
 use std::ffi::OsString;
 use std::ops::Deref;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::patience::until;
 use crate::process::Process;
 
-/// `forrst serve` with what it is told, and a folder to run in.
+/// `forrst serve` with its arguments, and a folder to run in.
 pub struct Serve {
     binary: PathBuf,
     folder: TempDir,
@@ -20,7 +20,7 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// On a free port. The binary is what `env!("CARGO_BIN_EXE_forrst")` says in the test.
+    /// On a free port. `binary` is `env!("CARGO_BIN_EXE_forrst")` of the test.
     pub fn new(binary: impl AsRef<Path>, arguments: &[&str]) -> Self {
         let mut serve = Self::bare(binary, arguments);
         serve.listen = Some("127.0.0.1:0".to_owned());
@@ -89,7 +89,7 @@ impl Serve {
         running
     }
 
-    /// Starts it with a standard error that is open and not read, and waits for its banner.
+    /// Starts it with a standard error that is open but not read, and waits for its banner.
     pub fn start_with_unread_errors(&self) -> Running {
         let name = "forrst serve";
         let running = Running(Process::start_with_unread_errors(name, &mut self.command()));
@@ -97,17 +97,17 @@ impl Serve {
         running
     }
 
-    /// Starts it.
+    /// Starts it, without waiting for its banner.
     pub fn spawn(&self) -> Running {
         Running(Process::start("forrst serve", &mut self.command()))
     }
 
-    /// Starts it with nobody to read its banner.
+    /// Starts it with a standard output that has no reader.
     pub fn spawn_unread(&self) -> Running {
         Running(Process::start_unread("forrst serve", &mut self.command()))
     }
 
-    /// Runs it to its end, which has to come by itself: its exit code, its output, its errors.
+    /// Runs it until it ends by itself. Returns its exit code, its output and its errors.
     pub fn run(&self) -> (Option<i32>, String, String) {
         let running = self.spawn();
         let status = running.wait();
@@ -124,7 +124,7 @@ impl Serve {
     }
 }
 
-/// A server that runs. It is killed when this is dropped.
+/// A running server. It is killed when this is dropped.
 pub struct Running(Process);
 
 impl Running {
@@ -135,7 +135,7 @@ impl Running {
         });
     }
 
-    /// What a banner line says after its label.
+    /// The text of a banner line after its label.
     pub fn banner(&self, label: &str) -> String {
         let output = self.output();
         let line = output
@@ -155,12 +155,12 @@ impl Running {
         port.unwrap_or_else(|| panic!("no port in {address}"))
     }
 
-    /// As `FORRST_URL` takes it.
+    /// The URL for `FORRST_URL`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address())
     }
 
-    /// Where it listens, such as `127.0.0.1:40123`.
+    /// The address that it listens on, such as `127.0.0.1:40123`.
     pub fn address(&self) -> String {
         let url = self.banner("http ");
         let address = url
@@ -193,7 +193,7 @@ impl Node {
         self.restart_on(address);
     }
 
-    /// The same on another address, where those who know the old one do not find it.
+    /// As [`restart`](Self::restart), on another address, where clients of the old one do not find it.
     pub fn restart_elsewhere(&mut self) {
         self.restart_on("127.0.0.1:0".to_owned());
     }

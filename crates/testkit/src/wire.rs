@@ -1,4 +1,4 @@
-//! Requests as callers write them, and what their answers say.
+//! Requests about locks as clients send them, and what is in the answers.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use crate::http::request;
 /// A lock of the function `demo.echo`, or of all of them.
 #[derive(Debug, Clone)]
 pub struct Lock {
-    /// As the client says it.
+    /// The key in requests of clients.
     pub key: String,
     /// Whether it is one lock for all functions.
     pub is_global: bool,
@@ -24,7 +24,7 @@ impl Lock {
         }
     }
 
-    /// As system functions name it.
+    /// The key as system functions name it.
     pub fn full_key(&self) -> String {
         if self.is_global {
             format!("lock:{}", self.key)
@@ -33,7 +33,7 @@ impl Lock {
         }
     }
 
-    /// Asks for the lock, and does not wait.
+    /// Requests the lock, without a wait.
     pub fn acquire(&self, owner: &str, ttl: Duration) -> Value {
         let mut arguments = json!({"key": self.key, "owner": owner, "ttl": milliseconds(ttl)});
         if !self.is_global {
@@ -42,7 +42,7 @@ impl Lock {
         lock_function("acquire", arguments)
     }
 
-    /// As [`acquire`](Self::acquire), and waits.
+    /// As [`acquire`](Self::acquire), with a wait.
     pub fn acquire_within(&self, owner: &str, ttl: Duration, block: Duration) -> Value {
         let mut request = self.acquire(owner, ttl);
         request["call"]["arguments"]["block"] = milliseconds(block);
@@ -68,14 +68,14 @@ impl Lock {
         request
     }
 
-    /// Releases the lease of that fence.
+    /// Releases the lease with this fence.
     pub fn release(&self, owner: &str, fence: u64) -> Value {
         let fence = format!("{fence:015}");
         let arguments = json!({"key": self.full_key(), "owner": owner, "fence": fence});
         lock_function("release", arguments)
     }
 
-    /// Gives the lease of that fence another end.
+    /// Changes the expiry of the lease with this fence.
     pub fn extend(&self, owner: &str, fence: u64, ttl: Duration) -> Value {
         let mut request = self.release(owner, fence);
         request["call"]["function"] = function_urn("extend").into();
@@ -83,17 +83,17 @@ impl Lock {
         request
     }
 
-    /// Releases it, whosever it is.
+    /// Releases the lock, whichever owner holds it.
     pub fn force_release(&self) -> Value {
         lock_function("force-release", json!({"key": self.full_key()}))
     }
 
-    /// Asks who waits for it.
+    /// Requests the waiters for the lock.
     pub fn waiters(&self) -> Value {
         lock_function("waiters", json!({"key": self.full_key()}))
     }
 
-    /// Asks who holds it.
+    /// Requests the holder of the lock.
     pub fn status(&self) -> Value {
         lock_function("status", json!({"key": self.full_key()}))
     }
@@ -117,23 +117,23 @@ fn milliseconds(duration: Duration) -> Value {
     json!({"value": value, "unit": "millisecond"})
 }
 
-/// What a server has answered.
+/// The answer of a server.
 #[derive(Debug)]
 pub struct Answer {
-    /// Of HTTP.
+    /// The status code of HTTP.
     pub status: u16,
     /// The whole response.
     pub body: Value,
 }
 
-/// A lease as a grant or `status` shows it. Times are milliseconds since 1970.
+/// A lease, as shown in a grant or by `status`. Times are milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
-    /// Who has it.
+    /// The owner.
     pub owner: String,
-    /// Its number.
+    /// The fence.
     pub fence: u64,
-    /// Its end.
+    /// The expiry.
     pub expires_at: u64,
 }
 
@@ -143,7 +143,7 @@ impl Answer {
         self.body["errors"][0]["code"].as_str()
     }
 
-    /// The lease that `acquire` or a locked call has got.
+    /// The lease that was granted by `acquire` or to a locked call.
     pub fn granted(&self) -> Option<Shown> {
         let data = match &self.body["extensions"][0]["data"] {
             Value::Null => &self.body["result"],
@@ -152,7 +152,7 @@ impl Answer {
         (data["acquired"] == true).then(|| shown(data))
     }
 
-    /// What `status` says about who holds the lock.
+    /// The lease of the holder, in the answer of `status`.
     ///
     /// # Panics
     ///
@@ -196,7 +196,7 @@ fn shown(lease: &Value) -> Shown {
     }
 }
 
-/// A time of an answer, in milliseconds since 1970.
+/// A time in an answer, as milliseconds since 1970.
 pub fn moment(text: &Value) -> u64 {
     let time = humantime::parse_rfc3339(text.as_str().unwrap()).unwrap();
     let since_epoch = time.duration_since(UNIX_EPOCH).unwrap();

@@ -1,4 +1,4 @@
-//! The verdict on a history. Pure, and n log n in its operations.
+//! Checks a history for violations of the rules. Pure, and O(n log n) in the number of operations.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -52,15 +52,15 @@ fn repeated_fences(key: KeyId, leases: &[&KnownLease<'_>], report: &mut Report<'
     }
 }
 
-/// What was answered before a lease was requested has a smaller fence.
+/// A lease has a larger fence than all leases that were answered before it was requested.
 fn fence_order(key: KeyId, leases: &[&KnownLease<'_>], report: &mut Report<'_>) {
-    let (mut by_asked, mut by_answered) = (leases.to_vec(), leases.to_vec());
-    by_asked.sort_by_key(|lease| lease.asked);
+    let (mut by_requested, mut by_answered) = (leases.to_vec(), leases.to_vec());
+    by_requested.sort_by_key(|lease| lease.requested);
     by_answered.sort_by_key(|lease| lease.answered);
     let mut answered = by_answered.into_iter().peekable();
     let mut largest: Option<&KnownLease<'_>> = None;
-    for lease in by_asked {
-        while let Some(before) = answered.next_if(|before| before.answered < lease.asked) {
+    for lease in by_requested {
+        while let Some(before) = answered.next_if(|before| before.answered < lease.requested) {
             if largest.is_none_or(|largest| before.fence > largest.fence) {
                 largest = Some(before);
             }
@@ -95,9 +95,9 @@ fn overlaps(key: KeyId, leases: &[&KnownLease<'_>], report: &mut Report<'_>) {
     }
 }
 
-/// One of these leases that does not fit together with another one of this kind.
+/// One of these leases that conflicts with another lease of this kind.
 fn conflict(sharing: Sharing, certain: &BTreeSet<(Sharing, usize)>) -> Option<usize> {
-    // Ordered by their kinds: if one is of another kind, then the first or the last is.
+    // They are sorted by kind: if any is of another kind, then the first or the last is.
     let (first, last) = (certain.first()?, certain.last()?);
     if let Some((_, other)) = [first, last]
         .into_iter()

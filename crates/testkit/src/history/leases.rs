@@ -1,11 +1,11 @@
-//! From operations to leases: how long the holder of each knew for certain that it held it.
+//! Derives leases from operations: how long the holder of each knew for certain that it held the lease.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Sharing;
-use super::log::{Act, Entry, KeyId, Log, OperationId, Outcome};
+use super::log::{Action, Entry, KeyId, Log, OperationId, Outcome};
 
 /// A lease that was granted. Its holder is certain of it from the answer until `certain_until`, if that is later.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) struct KnownLease<'a> {
     pub(super) keys: &'a [KeyId],
     pub(super) sharing: Sharing,
     pub(super) fence: u64,
-    pub(super) asked: Duration,
+    pub(super) requested: Duration,
     pub(super) answered: Duration,
     pub(super) certain_until: Duration,
 }
@@ -27,22 +27,22 @@ impl KnownLease<'_> {
 
 /// All leases of a log.
 pub(super) fn leases(log: &Log) -> Vec<KnownLease<'_>> {
-    let mut later = later(log);
-    let forced = Forced::of(log);
-    let mut leases: Vec<(KnownLease<'_>, Later)> = Vec::new();
+    let mut follow_ups = follow_ups(log);
+    let forced = Forced::from_log(log);
+    let mut leases: Vec<(KnownLease<'_>, FollowUps)> = Vec::new();
     let mut latest: HashMap<(&str, u64, &[KeyId]), usize> = HashMap::new();
     for (id, entry) in log.entries() {
         let Some((lease, term)) = granted(entry) else {
             continue;
         };
-        let mut what_follows = later.remove(&id).unwrap_or_default();
+        let mut what_follows = follow_ups.remove(&id).unwrap_or_default();
         what_follows.terms.push(term);
         let identity = (&**lease.owner, lease.fence, lease.keys);
         let repeated = latest.get(&identity).copied();
         match repeated.map(|index| &mut leases[index]) {
-            // A second answer about the same lease: it was not yet released for certain.
-            Some((known, of_known)) if of_known.released.is_none_or(|at| at >= lease.asked) => {
-                known.asked = known.asked.min(lease.asked);
+            // A second answer with the same lease, which was not certainly released before.
+            Some((known, of_known)) if of_known.released.is_none_or(|at| at >= lease.requested) => {
+                known.requested = known.requested.min(lease.requested);
                 known.answered = known.answered.min(lease.answered);
                 of_known.merge(what_follows);
             }
@@ -52,15 +52,15 @@ pub(super) fn leases(log: &Log) -> Vec<KnownLease<'_>> {
             }
         }
     }
-    let certain = leases.into_iter().map(|(mut lease, later)| {
-        lease.certain_until = later.certain_until().min(forced.end_of(&lease));
+    let certain = leases.into_iter().map(|(mut lease, follow_ups)| {
+        lease.certain_until = follow_ups.certain_until().min(forced.end_of(&lease));
         lease
     });
     certain.collect()
 }
 
 fn granted(entry: &Entry) -> Option<(KnownLease<'_>, Term)> {
-    let Act::Acquire { keys, sharing } = &entry.act else {
+    let Action::Acquire { keys, sharing } = &entry.action else {
         return None;
     };
     let Some((answered, Outcome::Granted { fence, until })) = entry.ended else {
@@ -71,18 +71,18 @@ fn granted(entry: &Entry) -> Option<(KnownLease<'_>, Term)> {
         keys,
         sharing: *sharing,
         fence,
-        asked: entry.began,
+        requested: entry.began,
         answered,
         certain_until: until,
     };
     Some((lease, Term::known(entry.began, answered, until)))
 }
 
-/// What was requested about a lease after it was granted.
+/// The operations on a lease after it was granted.
 #[derive(Debug, Default)]
-struct Later {
+struct FollowUps {
     terms: Vec<Term>,
-    /// When its holder first ceased to count on it.
+    /// When its holder first stopped relying on it.
     given_up: Option<Duration>,
     /// When it was first known to have been released.
     released: Option<Duration>,
@@ -101,7 +101,7 @@ enum TermEnd {
         answered: Duration,
         until: Duration,
     },
-    /// It takes effect at any time after it was sent, or never; then the lease lasts for so long from there.
+    /// It takes effect at any time after it was sent, or never; the lease then lasts for `ttl` from there.
     Unknown {
         ttl: Duration,
     },
@@ -114,27 +114,27 @@ impl Term {
     }
 }
 
-impl Later {
+impl FollowUps {
     fn merge(&mut self, mut other: Self) {
         self.terms.append(&mut other.terms);
         self.given_up = earlier(self.given_up, other.given_up);
         self.released = earlier(self.released, other.released);
     }
 
-    /// The earliest end that any order of what may have taken effect last leads to.
+    /// The earliest end of the lease, whichever of the terms took effect last.
     fn certain_until(&self) -> Duration {
         let known = self.terms.iter();
         let known = known.filter(|term| matches!(term.end, TermEnd::Known { .. }));
         let newest_sent = known.map(|term| term.sent).max().unwrap_or_default();
         let ends = self.terms.iter().filter_map(|term| match term.end {
-            // Replaced by one that was sent after it had taken effect.
+            // Replaced by a term that was sent after this one had taken effect.
             TermEnd::Known { answered, .. }
                 if term.sent < newest_sent && answered <= newest_sent =>
             {
                 None
             }
             TermEnd::Known { until, .. } => Some(until),
-            // As the last it takes effect after the newest one was sent.
+            // If it is the last to take effect, it does so after the newest one was sent.
             TermEnd::Unknown { ttl } => Some(term.sent.max(newest_sent) + ttl),
         });
         let end = ends.min().unwrap_or_default();
@@ -142,47 +142,51 @@ impl Later {
     }
 }
 
-fn later(log: &Log) -> HashMap<OperationId, Later> {
-    let mut later: HashMap<OperationId, Later> = HashMap::new();
+fn follow_ups(log: &Log) -> HashMap<OperationId, FollowUps> {
+    let mut follow_ups: HashMap<OperationId, FollowUps> = HashMap::new();
     for (_, entry) in log.entries() {
         let sent = entry.began;
-        match (&entry.act, entry.ended) {
-            (Act::Release { of }, ended) => {
-                let later = later.entry(*of).or_default();
-                later.given_up = earlier(later.given_up, Some(sent));
+        match (&entry.action, entry.ended) {
+            (Action::Release { of }, ended) => {
+                let follow_ups = follow_ups.entry(*of).or_default();
+                follow_ups.given_up = earlier(follow_ups.given_up, Some(sent));
                 if let Some((at, Outcome::Released)) = ended {
-                    later.released = earlier(later.released, Some(at));
+                    follow_ups.released = earlier(follow_ups.released, Some(at));
                 }
             }
-            // It was gone before.
-            (Act::Extend { of, .. }, Some((_, Outcome::Refused))) => {
-                let later = later.entry(*of).or_default();
-                later.given_up = earlier(later.given_up, Some(sent));
+            // The lease had ended before.
+            (Action::Extend { of, .. }, Some((_, Outcome::Refused))) => {
+                let follow_ups = follow_ups.entry(*of).or_default();
+                follow_ups.given_up = earlier(follow_ups.given_up, Some(sent));
             }
-            (Act::Extend { of, .. }, Some((answered, Outcome::Extended { until }))) => {
+            (Action::Extend { of, .. }, Some((answered, Outcome::Extended { until }))) => {
                 let term = Term::known(sent, answered, until);
-                later.entry(*of).or_default().terms.push(term);
+                follow_ups.entry(*of).or_default().terms.push(term);
             }
-            (Act::Extend { of, ttl }, _) => {
+            (Action::Extend { of, ttl }, _) => {
                 let end = TermEnd::Unknown { ttl: *ttl };
-                later.entry(*of).or_default().terms.push(Term { sent, end });
+                follow_ups
+                    .entry(*of)
+                    .or_default()
+                    .terms
+                    .push(Term { sent, end });
             }
-            (Act::Acquire { .. } | Act::Force { .. }, _) => {}
+            (Action::Acquire { .. } | Action::Force { .. }, _) => {}
         }
     }
-    later
+    follow_ups
 }
 
 fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     [one, other].into_iter().flatten().min()
 }
 
-/// What operators have ended, or may have.
+/// The leases that operators have ended, or may have ended.
 #[derive(Default)]
 struct Forced {
     /// When the end of one lease of a key was first sent.
     fences: HashMap<(KeyId, u64), Duration>,
-    /// For each key, those that ended all of its leases.
+    /// For each key, the force-releases of all its leases.
     keys: HashMap<KeyId, Vec<ForcedKey>>,
 }
 
@@ -193,10 +197,10 @@ struct ForcedKey {
 }
 
 impl Forced {
-    fn of(log: &Log) -> Self {
+    fn from_log(log: &Log) -> Self {
         let mut forced = Self::default();
         for (_, entry) in log.entries() {
-            let Act::Force { key, fences } = &entry.act else {
+            let Action::Force { key, fences } = &entry.action else {
                 continue;
             };
             if matches!(entry.outcome(), Some(Outcome::Refused)) {
@@ -215,7 +219,7 @@ impl Forced {
         }
         for of_key in forced.keys.values_mut() {
             of_key.sort_unstable_by_key(|forced| forced.by);
-            // Of each and those that took effect later, the earliest.
+            // For each, the earliest among it and those that took effect later.
             let mut earliest = Duration::MAX;
             for forced in of_key.iter_mut().rev() {
                 earliest = earliest.min(forced.sent);
@@ -225,12 +229,12 @@ impl Forced {
         forced
     }
 
-    /// When a lease may have been ended first: any that took effect after it was requested may have ended it.
+    /// When a lease may have been ended at the earliest: any force-release that took effect after it was requested may have ended it.
     fn end_of(&self, lease: &KnownLease<'_>) -> Duration {
         let ends = lease.keys.iter().flat_map(|key| {
             let of_fence = self.fences.get(&(*key, lease.fence)).copied();
             let of_key = self.keys.get(key).and_then(|all| {
-                let first = all.partition_point(|forced| forced.by <= lease.asked);
+                let first = all.partition_point(|forced| forced.by <= lease.requested);
                 all.get(first).map(|forced| forced.sent)
             });
             [of_fence, of_key].into_iter().flatten()

@@ -1,4 +1,4 @@
-//! Operations as they were recorded.
+//! The operations as they were recorded, in the order in which they began.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ pub(super) struct Log {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) owner: Arc<str>,
-    pub(super) act: Act,
+    pub(super) action: Action,
     pub(super) began: Duration,
     pub(super) ended: Option<(Duration, Outcome)>,
 }
 
 #[derive(Debug)]
-pub(super) enum Act {
+pub(super) enum Action {
     Acquire { keys: Vec<KeyId>, sharing: Sharing },
     Extend { of: OperationId, ttl: Duration },
     Release { of: OperationId },
@@ -51,7 +51,7 @@ impl Entry {
         self.ended.map(|(_, outcome)| outcome)
     }
 
-    /// When it was answered; `None` when it may still take effect.
+    /// When it was answered; `None` if it may still take effect.
     pub(super) fn answered(&self) -> Option<Duration> {
         match self.ended {
             None | Some((_, Outcome::Unknown)) => None,
@@ -71,16 +71,16 @@ impl Log {
         id
     }
 
-    pub(super) fn begin(&mut self, at: Duration, owner: &str, act: Act) -> OperationId {
+    pub(super) fn begin(&mut self, at: Duration, owner: &str, action: Action) -> OperationId {
         let id = OperationId(self.entries.len());
-        // Of the entries of one lease only the first has a text of its own.
-        let known = match &act {
-            Act::Extend { of, .. } | Act::Release { of } => Some(self.owner(*of)),
-            Act::Acquire { .. } | Act::Force { .. } => None,
+        // The entries of one lease share the text.
+        let known = match &action {
+            Action::Extend { of, .. } | Action::Release { of } => Some(self.owner(*of)),
+            Action::Acquire { .. } | Action::Force { .. } => None,
         };
         self.entries.push(Entry {
             owner: known.unwrap_or_else(|| owner.into()),
-            act,
+            action,
             began: at,
             ended: None,
         });
@@ -117,16 +117,16 @@ impl Log {
     }
 
     /// The keys that an operation is about.
-    pub(super) fn keys<'a>(&'a self, act: &'a Act) -> &'a [KeyId] {
-        // An extension or release is one of an acquisition, which names them.
-        let act = match act {
-            Act::Extend { of, .. } | Act::Release { of } => &self.entries[of.0].act,
-            Act::Acquire { .. } | Act::Force { .. } => act,
+    pub(super) fn keys<'a>(&'a self, action: &'a Action) -> &'a [KeyId] {
+        // The keys of an extension or a release are those of its acquire.
+        let action = match action {
+            Action::Extend { of, .. } | Action::Release { of } => &self.entries[of.0].action,
+            Action::Acquire { .. } | Action::Force { .. } => action,
         };
-        match act {
-            Act::Acquire { keys, .. } => keys,
-            Act::Force { key, .. } => std::slice::from_ref(key),
-            Act::Extend { .. } | Act::Release { .. } => &[],
+        match action {
+            Action::Acquire { keys, .. } => keys,
+            Action::Force { key, .. } => std::slice::from_ref(key),
+            Action::Extend { .. } | Action::Release { .. } => &[],
         }
     }
 }

@@ -1,11 +1,11 @@
-//! What a check found, as text: the leases of a violation, and the operations on their key around it.
+//! The violations that a check has found, as text: the leases, and the operations on their key around the same time.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::Sharing;
 use super::leases::KnownLease;
-use super::log::{Act, Entry, KeyId, Log, Outcome};
+use super::log::{Action, Entry, KeyId, Log, Outcome};
 
 /// How many violations are kept with their text.
 const KEPT: usize = 10;
@@ -19,7 +19,7 @@ const AFTER: usize = 6;
 #[allow(missing_docs, reason = "outcomes, by their names")]
 pub struct Summary {
     pub keys: usize,
-    /// Without answers that repeat an earlier one.
+    /// Answers that repeat an earlier one are not counted.
     pub leases: usize,
     pub operations: usize,
     pub granted: usize,
@@ -27,7 +27,7 @@ pub struct Summary {
     pub released: usize,
     pub refused: usize,
     pub unknown: usize,
-    /// Without an outcome.
+    /// Operations without an outcome.
     pub open: usize,
 }
 
@@ -39,7 +39,7 @@ pub enum Rule {
     FenceOrder,
     /// No two leases of a key have the same fence.
     FenceRepeated,
-    /// Leases whose holders are certain of them fit together.
+    /// Leases whose holders are certain of them do not conflict.
     Overlap,
     /// An operation ends.
     NeverEnded,
@@ -59,7 +59,7 @@ pub struct Violation {
     text: String,
 }
 
-/// All violations of a history; the first of them are kept.
+/// All violations of a history, of which only the first are kept.
 #[derive(Clone)]
 pub struct Violations {
     kept: Vec<Violation>,
@@ -93,7 +93,7 @@ impl fmt::Display for Violations {
     }
 }
 
-/// For `unwrap`.
+/// Readable output for `unwrap`.
 impl fmt::Debug for Violations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -131,18 +131,18 @@ impl<'a> Report<'a> {
         let what = match rule {
             Rule::FenceRepeated => "two leases have the same fence",
             Rule::FenceOrder => "the fence of a lease is smaller than one that was known before",
-            _ => "two leases that do not fit together were held for certain",
+            _ => "two conflicting leases were held for certain",
         };
         self.add(rule, key, vec![earlier.fence, later.fence], |log| {
             let name = log.name(key);
-            let leases = format!("  {}\n  {}\n", Shown(earlier), Shown(later));
+            let leases = format!("  {}\n  {}\n", LeaseLine(earlier), LeaseLine(later));
             let around = around(log, key, later.answered);
             format!("key `{name}`: {what}\n{leases}{around}")
         });
     }
 
     pub(super) fn operation(&mut self, rule: Rule, entry: &Entry) {
-        let key = self.log.keys(&entry.act)[0];
+        let key = self.log.keys(&entry.action)[0];
         let what = match rule {
             Rule::NeverEnded => "an operation never ended",
             _ => "an operation after the last fault has an unknown outcome",
@@ -175,14 +175,17 @@ impl<'a> Report<'a> {
     }
 }
 
-struct Shown<'a>(&'a KnownLease<'a>);
+struct LeaseLine<'a>(&'a KnownLease<'a>);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for LeaseLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lease = self.0;
         let (owner, kind, fence) = (lease.owner, kind(lease.sharing), lease.fence);
-        let (asked, answered) = (ms(lease.asked), ms(lease.answered));
-        write!(f, "{owner}: {kind}, fence {fence}, requested at {asked}, ")?;
+        let (requested, answered) = (ms(lease.requested), ms(lease.answered));
+        write!(
+            f,
+            "{owner}: {kind}, fence {fence}, requested at {requested}, "
+        )?;
         if lease.is_ever_certain() {
             let until = ms(lease.certain_until);
             write!(f, "certain from {answered} until {until}")
@@ -195,7 +198,7 @@ impl fmt::Display for Shown<'_> {
 fn around(log: &Log, key: KeyId, moment: Duration) -> String {
     let entries = log.entries().map(|(_, entry)| entry);
     let mut entries: Vec<&Entry> = entries
-        .filter(|entry| log.keys(&entry.act).contains(&key))
+        .filter(|entry| log.keys(&entry.action).contains(&key))
         .collect();
     entries.sort_by_key(|entry| entry.began);
     let middle = entries.partition_point(|entry| entry.began <= moment);
@@ -208,15 +211,15 @@ fn around(log: &Log, key: KeyId, moment: Duration) -> String {
 }
 
 fn line(entry: &Entry) -> String {
-    let act = match &entry.act {
-        Act::Acquire { sharing, keys } => match keys.len() {
+    let action = match &entry.action {
+        Action::Acquire { sharing, keys } => match keys.len() {
             1 => format!("acquire {}", kind(*sharing)),
             count => format!("acquire {} of {count} keys", kind(*sharing)),
         },
-        Act::Extend { ttl, .. } => format!("extend by {}", ms(*ttl)),
-        Act::Release { .. } => "release".to_owned(),
-        Act::Force { fences, .. } if fences.is_empty() => "force-release all".to_owned(),
-        Act::Force { fences, .. } => format!("force-release {fences:?}"),
+        Action::Extend { ttl, .. } => format!("extend by {}", ms(*ttl)),
+        Action::Release { .. } => "release".to_owned(),
+        Action::Force { fences, .. } if fences.is_empty() => "force-release all".to_owned(),
+        Action::Force { fences, .. } => format!("force-release {fences:?}"),
     };
     let outcome = match entry.outcome() {
         Some(Outcome::Granted { fence, until }) => {
@@ -231,7 +234,7 @@ fn line(entry: &Entry) -> String {
     let ended = entry.ended.map_or("…".to_owned(), |(at, _)| ms(at));
     let began = ms(entry.began);
     format!(
-        "{began:>10} – {ended:>10}  {}: {act}: {outcome}",
+        "{began:>10} – {ended:>10}  {}: {action}: {outcome}",
         entry.owner
     )
 }

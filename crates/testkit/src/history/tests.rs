@@ -1,4 +1,4 @@
-//! Histories written by hand, each with its verdict. Times are milliseconds.
+//! Histories written by hand, each with the expected violations. Times are milliseconds.
 
 mod live;
 mod written;
@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use super::Sharing;
 use super::check::{check, nothing_stuck};
-use super::log::{Act, Log, OperationId, Outcome};
+use super::log::{Action, Log, OperationId, Outcome};
 use super::report::{Rule, Violations};
 
 fn ms(time: u64) -> Duration {
     Duration::from_millis(time)
 }
 
-/// A history that is written down.
+/// A history that is written by hand.
 #[derive(Default)]
-struct Story(Log);
+struct TestHistory(Log);
 
 /// When a lease was requested, answered, and lasts until if nothing more is done.
 type Times = (u64, u64, u64);
 
-impl Story {
+impl TestHistory {
     fn exclusive(&mut self, owner: &str, fence: u64, times: Times) -> OperationId {
         self.lease(owner, &["a"], Sharing::Exclusive, fence, times)
     }
@@ -32,9 +32,9 @@ impl Story {
         keys: &[&str],
         sharing: Sharing,
         fence: u64,
-        (asked, answered, until): Times,
+        (requested, answered, until): Times,
     ) -> OperationId {
-        let id = self.request(owner, keys, sharing, asked);
+        let id = self.request(owner, keys, sharing, requested);
         let until = ms(until);
         self.end(id, answered, Outcome::Granted { fence, until });
         id
@@ -43,7 +43,8 @@ impl Story {
     fn request(&mut self, owner: &str, keys: &[&str], sharing: Sharing, at: u64) -> OperationId {
         let keys = keys.iter().map(|key| self.0.key((*key).to_owned()));
         let keys = keys.collect();
-        self.0.begin(ms(at), owner, Act::Acquire { keys, sharing })
+        self.0
+            .begin(ms(at), owner, Action::Acquire { keys, sharing })
     }
 
     fn end(&mut self, id: OperationId, at: u64, outcome: Outcome) {
@@ -51,13 +52,13 @@ impl Story {
     }
 
     fn release(&mut self, of: OperationId, sent: u64, answered: u64, outcome: Outcome) {
-        let id = self.0.begin(ms(sent), "", Act::Release { of });
+        let id = self.0.begin(ms(sent), "", Action::Release { of });
         self.end(id, answered, outcome);
     }
 
     fn extend(&mut self, of: OperationId, sent: u64, ttl: u64, answered: u64, outcome: Outcome) {
         let ttl = ms(ttl);
-        let id = self.0.begin(ms(sent), "", Act::Extend { of, ttl });
+        let id = self.0.begin(ms(sent), "", Action::Extend { of, ttl });
         self.end(id, answered, outcome);
     }
 
@@ -70,7 +71,7 @@ impl Story {
         let key = self.0.key(key.to_owned());
         let fences = fences.to_vec();
         self.0
-            .begin(ms(sent), "operator", Act::Force { key, fences })
+            .begin(ms(sent), "operator", Action::Force { key, fences })
     }
 
     fn forced(&mut self, key: &str, fences: &[u64], sent: u64, answered: u64) {

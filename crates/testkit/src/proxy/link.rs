@@ -1,4 +1,4 @@
-//! The threads that pass bytes on: one that accepts, and two for each connection.
+//! The threads that forward bytes: one that accepts, and two for each connection.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -30,10 +30,10 @@ impl Link {
         loop {
             for client in listener.incoming().map_while(Result::ok) {
                 let state = self.state();
-                if state.is_over {
+                if state.is_closed {
                     return;
                 }
-                if state.is_deaf {
+                if state.is_not_listening {
                     break;
                 }
                 drop(state);
@@ -44,8 +44,8 @@ impl Link {
             let state = self.state();
             let waited = self
                 .changed
-                .wait_while(state, |state| state.is_deaf && !state.is_over);
-            if waited.unwrap_or_else(PoisonError::into_inner).is_over {
+                .wait_while(state, |state| state.is_not_listening && !state.is_closed);
+            if waited.unwrap_or_else(PoisonError::into_inner).is_closed {
                 return;
             }
             listener = TcpListener::bind(address).unwrap();
@@ -57,7 +57,7 @@ impl Link {
         if self.state().refused == Some(Traffic::All) {
             return;
         }
-        // A server that is not there is, to the client, a connection that is closed at once.
+        // If the server is down, the client's connection is closed at once.
         let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) else {
             return;
         };
@@ -92,7 +92,7 @@ impl Link {
         }
     }
 
-    /// Passes on what comes, until one of the sides is gone.
+    /// Forwards what is received, until one of the sides is closed.
     fn pump(&self, id: u64, way: Way, mut from: TcpStream, mut to: TcpStream) {
         let mut buffer = vec![0; 65_536];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -109,7 +109,7 @@ impl Link {
         connection.is_some_and(|connection| connection.has_held)
     }
 
-    /// Nothing more comes this way.
+    /// Ends a direction in which nothing more will be received.
     fn end(&self, id: u64, way: Way) {
         let mut state = self.state();
         let Some(connection) = state.connections.get(&id) else {
@@ -122,8 +122,8 @@ impl Link {
             });
             let state = waited.unwrap_or_else(PoisonError::into_inner);
             if let Some(connection) = state.connections.get(&id) {
-                // Only this way: were both closed, its answers would be met by a reset, and it might not read all that has
-                // arrived. The other way ends when the server closes its side.
+                // Only this direction: if both were closed, answers of the server would be reset, and it might not read all that has
+                // arrived. The other direction ends when the server closes its side.
                 let _ = connection.server.shutdown(Shutdown::Write);
             }
             return;
@@ -135,7 +135,7 @@ impl Link {
         self.changed.notify_all();
     }
 
-    /// Whether these bytes go on, once it is time for them.
+    /// Whether to forward these bytes. Returns after the delay.
     fn pass(&self, id: u64, way: Way, bytes: &[u8]) -> bool {
         let since = Instant::now();
         let mut state = self.state();

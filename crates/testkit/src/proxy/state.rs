@@ -1,4 +1,4 @@
-//! What becomes of connections, and what they carry.
+//! The state of a proxy: its faults, and its connections with the requests that are held back.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -9,8 +9,8 @@ use super::{Traffic, Way};
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) is_over: bool,
-    pub(super) is_deaf: bool,
+    pub(super) is_closed: bool,
+    pub(super) is_not_listening: bool,
     pub(super) has_stopped: bool,
     pub(super) refused: Option<Traffic>,
     pub(super) to_server: Rules,
@@ -23,7 +23,7 @@ pub(super) struct State {
     pub(super) lost_answers: usize,
 }
 
-/// What becomes of the bytes that go one way.
+/// The faults of one direction.
 #[derive(Default)]
 pub(super) struct Rules {
     pub(super) delay: Duration,
@@ -34,11 +34,11 @@ pub(super) struct Connection {
     pub(super) client: TcpStream,
     pub(super) server: TcpStream,
     pub(super) has_subscribed: bool,
-    /// On which nothing arrives any more, because something was lost.
+    /// Directions in which everything is lost from now on, because something was lost.
     pub(super) silent_ways: Vec<Way>,
-    /// Requests that the server receives later.
+    /// Requests that are held back.
     pub(super) held: Vec<u8>,
-    /// Something was held back, now or before. From then on only the server ends its side.
+    /// Something is or was held back. From then on, only the server closes its side.
     pub(super) has_held: bool,
 }
 
@@ -52,7 +52,7 @@ impl Connection {
         let _ = self.server.shutdown(Shutdown::Both);
     }
 
-    /// A server that is gone has lost it, as any other request.
+    /// If the server is down, the requests are lost.
     fn deliver(&mut self) -> usize {
         let held = std::mem::take(&mut self.held);
         let written = self.server.write_all(&held);
@@ -106,7 +106,7 @@ impl State {
         }
     }
 
-    /// The locked state keeps what comes next behind what was held back.
+    /// The caller has locked the state, so later requests stay behind those that were held back.
     pub(super) fn deliver(&mut self) -> usize {
         self.holds_requests = false;
         let connections = self.connections.values_mut();

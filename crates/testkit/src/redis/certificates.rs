@@ -1,10 +1,10 @@
-//! Certificates for TLS.
+//! Certificates for TLS, of an authority that is generated with them.
 
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-/// An authority, and what it says about `localhost`, as files in PEM.
+/// A certificate authority and a certificate for `localhost`, as PEM files.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     /// The certificate of the authority.
@@ -16,7 +16,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Makes them, for `localhost` and `127.0.0.1`.
+    /// Generates them, for `localhost` and `127.0.0.1`.
     pub fn make(folder: &Path) -> Self {
         let ca_key = KeyPair::generate().unwrap();
         let mut ca = CertificateParams::new([]).unwrap();

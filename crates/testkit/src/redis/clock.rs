@@ -1,13 +1,13 @@
-//! A wall clock that differs from that of this machine, by means of libfaketime.
+//! A wall clock that differs from that of this machine, with libfaketime.
 //!
-//! Only `CLOCK_REALTIME` differs, by a constant: Redis takes the time of `TIME` and of expiry from it. Timers run as usual.
+//! Only `CLOCK_REALTIME` differs, by a constant offset: Redis uses it for `TIME` and for expiry. Timers run as usual.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use std::{fs, io};
 
-/// How far the clock of a process is from that of this machine.
+/// The offset of the clock of a process from that of this machine.
 #[derive(Debug, Clone)]
 pub(super) struct Clock {
     /// Seconds with their sign, as libfaketime reads them.
@@ -26,8 +26,8 @@ impl Clock {
     }
 
     pub(super) fn set(&self, command: &mut Command) {
-        // jemalloc reads the clock while it starts, and libfaketime allocates while it starts: with libc's allocator in
-        // front of jemalloc's there is no such circle (https://github.com/wolfcw/libfaketime/issues/130).
+        // jemalloc reads the clock while it starts, and libfaketime allocates memory while it starts. Preloading libc's allocator
+        // breaks this cycle (https://github.com/wolfcw/libfaketime/issues/130).
         let preloaded = format!("{} libc.so.6", library().display());
         command
             .env("LD_PRELOAD", preloaded)
@@ -38,8 +38,8 @@ impl Clock {
             .env("NO_FAKE_STAT", "1");
     }
 
-    /// Removes what libfaketime leaves behind in `/dev/shm` when its process is killed. One that runs needs only what
-    /// it has mapped.
+    /// Removes the files in `/dev/shm` that libfaketime leaves behind when its process is killed. A running process has mapped them, and
+    /// does not need the names.
     pub(super) fn forget(process: u32) {
         for name in ["faketime_shm_", "sem.faketime_sem_"] {
             let _ = fs::remove_file(format!("/dev/shm/{name}{process}"));
@@ -47,7 +47,7 @@ impl Clock {
     }
 }
 
-/// The one for programs with threads: `/usr/lib/<architecture>/faketime` in Debian, `lib/faketime` where it was built.
+/// The library for programs with threads: in `/usr/lib/<architecture>/faketime` on Debian, in `lib/faketime` if built from source.
 fn library() -> PathBuf {
     let roots = ["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(Path::new);
     let folders = roots.into_iter().flat_map(|root| {
@@ -57,7 +57,7 @@ fn library() -> PathBuf {
     let mut libraries = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1"));
     libraries
         .find(|library| library.is_file())
-        .expect("libfaketime is not installed: `./test` does that, or `apt-get install faketime`")
+        .expect("libfaketime is not installed: run `./test`, or `apt-get install faketime`")
 }
 
 fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {

@@ -6,24 +6,24 @@ use crate::patience::until;
 const SLOTS: usize = 16_384;
 const PRIMARIES: usize = 3;
 
-/// Three primaries that share the keys, and where asked for a replica of each.
+/// Three primaries that share the slots, optionally with a replica of each.
 pub struct RedisCluster {
     primaries: Vec<RedisServer>,
     replicas: Vec<RedisServer>,
 }
 
 impl RedisCluster {
-    /// Three primaries alone.
+    /// Three primaries without replicas.
     pub fn start() -> Self {
         Self::launch(0, &[])
     }
 
-    /// The same where the others go on when one of them is gone.
+    /// The same, with primaries that stay available when one of them is down.
     pub fn without_full_coverage() -> Self {
         Self::launch(0, &["--cluster-require-full-coverage", "no"])
     }
 
-    /// With a replica each, which takes over a second or two after its primary is gone.
+    /// With a replica each, which takes over a second or two after its primary has failed.
     pub fn with_replicas() -> Self {
         Self::launch(PRIMARIES, &[])
     }
@@ -58,7 +58,7 @@ impl RedisCluster {
             let first = (SLOTS * index / PRIMARIES).to_string();
             let last = (SLOTS * (index + 1) / PRIMARIES - 1).to_string();
             primary.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
-            // As `redis-cli --cluster create` does it: two of the same epoch would have to settle which is older.
+            // As `redis-cli --cluster create` does: primaries with the same epoch would have to resolve the conflict first.
             primary.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
         }
     }
@@ -87,27 +87,27 @@ impl RedisCluster {
                 info.contains("master_link_status:up")
             });
         }
-        // A primary fails over only to replicas that the others have heard of.
+        // A primary fails over only to replicas that the other servers know.
         let count = |nodes: &str| nodes.lines().filter(|node| node.contains("slave")).count();
         for server in self.servers() {
-            until("everybody knows the replicas", || {
+            until("all servers know the replicas", || {
                 count(&server.cli(&["CLUSTER", "NODES"])) == self.replicas.len()
             });
         }
     }
 
-    fn until_all(&self, what: &str, command: &str, is_so: impl Fn(&str) -> bool) {
+    fn until_all(&self, what: &str, command: &str, condition: impl Fn(&str) -> bool) {
         for server in self.servers() {
-            until(what, || is_so(&server.cli(&[command, "INFO"])));
+            until(what, || condition(&server.cli(&[command, "INFO"])));
         }
     }
 
-    /// All of them, those that began as primaries first.
+    /// All servers, the original primaries first.
     pub fn servers(&self) -> impl Iterator<Item = &RedisServer> {
         self.primaries.iter().chain(&self.replicas)
     }
 
-    /// As `--store` takes it.
+    /// The URL for `--store`.
     pub fn url(&self) -> String {
         let others = self.primaries[1..].iter();
         let others = others.map(|server| format!("node={}", server.address()));
@@ -115,7 +115,7 @@ impl RedisCluster {
         format!("redis-cluster://{}?{others}", self.primaries[0].address())
     }
 
-    /// Which of those that began as primaries has the slot of this key, as long as none was moved.
+    /// Which of the original primaries has the slot of this key, as long as no slot was moved.
     pub fn index_of(&self, key: &str) -> usize {
         let slot = self.primaries[0].cli(&["CLUSTER", "KEYSLOT", key]);
         let slot: usize = slot.trim().parse().unwrap();
@@ -123,7 +123,7 @@ impl RedisCluster {
         (1..PRIMARIES).filter(|index| first(*index) <= slot).count()
     }
 
-    /// One of those that began as primaries.
+    /// One of the original primaries.
     pub fn primary(&mut self, index: usize) -> &mut RedisServer {
         &mut self.primaries[index]
     }

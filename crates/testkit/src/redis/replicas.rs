@@ -3,10 +3,10 @@
 use super::server::{RedisOptions, RedisServer};
 use crate::patience::until;
 
-/// What sentinels call the primary and its replicas.
+/// The name by which the sentinels know the primary and its replicas.
 const SERVICE: &str = "forrst";
 
-/// A primary and its replicas, and sentinels that put one of these in its place about a second after it is gone.
+/// A primary and its replicas, and sentinels that promote one of these about a second after the primary has failed.
 pub struct RedisReplicas {
     primary: RedisServer,
     replicas: Vec<RedisServer>,
@@ -14,18 +14,18 @@ pub struct RedisReplicas {
 }
 
 impl RedisReplicas {
-    /// With one replica and without sentinels: nobody takes over.
+    /// With one replica and without sentinels: the replica is never promoted.
     pub fn alone() -> Self {
         Self::start(1, 0)
     }
 
-    /// With as many replicas, and as many sentinels, most of which have to agree.
+    /// With this many replicas and sentinels. A majority of the sentinels has to agree.
     pub fn start(replicas: usize, sentinels: usize) -> Self {
         let replicas = vec![RedisOptions::default(); replicas];
         Self::start_with(RedisOptions::default(), replicas, sentinels)
     }
 
-    /// With one replica and a sentinel that promotes it only when the primary is gone for minutes, however busy the machine is.
+    /// With one replica and a sentinel that promotes it only when the primary has been down for minutes, for busy machines.
     pub fn steady() -> Self {
         let set = Self::start(1, 1);
         for sentinel in &set.sentinels {
@@ -41,7 +41,7 @@ impl RedisReplicas {
         set
     }
 
-    /// The same with options for the primary and for each replica: a clock, for instance.
+    /// As [`start`](Self::start), with options for the primary and for each replica, such as a clock.
     pub fn start_with(
         primary: RedisOptions,
         replicas: Vec<RedisOptions>,
@@ -83,7 +83,7 @@ impl RedisReplicas {
         info.contains("status=ok") && info.contains(&others)
     }
 
-    /// As `--store` takes it: the sentinels, or the primary where there are none.
+    /// The URL for `--store`: that of the sentinels, or of the primary if there are none.
     pub fn url(&self) -> String {
         let Some((first, others)) = self.sentinels.split_first() else {
             return self.primary.url();
@@ -96,26 +96,26 @@ impl RedisReplicas {
         format!("redis-sentinel://{first}?sentinelServiceName={SERVICE}{others}")
     }
 
-    /// The one that began as the primary.
+    /// The original primary.
     pub fn primary(&mut self) -> &mut RedisServer {
         &mut self.primary
     }
 
-    /// Those that began as replicas.
+    /// The original replicas.
     pub fn replicas(&self) -> &[RedisServer] {
         &self.replicas
     }
 
-    /// Has a sentinel promote a replica while the primary is well.
+    /// Has a sentinel promote a replica although the primary is up.
     pub fn promote_a_replica(&self) {
         let promote = ["SENTINEL", "FAILOVER", SERVICE];
-        // It has to have heard of the replica lately.
+        // It fails if the sentinel has no recent information about the replica.
         until("a replica is promoted", || {
             self.sentinels[0].ask(&promote).is_ok()
         });
     }
 
-    /// Waits until a replica has taken over, and gives it back.
+    /// Waits until a replica has taken over, and returns it.
     #[track_caller]
     pub fn until_failed_over(&self) -> &RedisServer {
         let mut new = None;

@@ -1,16 +1,16 @@
-//! As much of the protocol of Redis as a test needs.
+//! A client for the Redis protocol, as far as tests need it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Long enough for a loaded machine; one that stands still is noticed.
+/// Long enough for a loaded machine, and short enough to notice a server that hangs.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// A connection to a server of this machine.
-pub(crate) struct Connection(BufReader<TcpStream>);
+/// A connection to a server on this machine.
+pub(crate) struct RespConnection(BufReader<TcpStream>);
 
-impl Connection {
+impl RespConnection {
     pub(crate) fn open(port: u16, password: Option<&str>) -> io::Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let stream = TcpStream::connect_timeout(&address, ANSWERS_WITHIN)?;
@@ -22,7 +22,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Runs a command. The items of an array come as lines; an error is an error.
+    /// Runs a command. The items of an array are returned as lines; an error reply is an error.
     pub(crate) fn ask(&mut self, command: &[&str]) -> io::Result<String> {
         let mut text = format!("*{}\r\n", command.len());
         for word in command {
@@ -51,7 +51,7 @@ impl Connection {
     }
 
     fn read_bulk(&mut self, length: i64) -> io::Result<String> {
-        // -1 is nothing.
+        // -1 stands for nil.
         let Ok(length) = usize::try_from(length) else {
             return Ok(String::new());
         };

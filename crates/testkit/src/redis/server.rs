@@ -1,4 +1,4 @@
-//! One server.
+//! A single Redis server, with the persistence that locks need.
 
 use std::io;
 use std::path::Path;
@@ -10,12 +10,12 @@ use tempfile::TempDir;
 use super::certificates::Certificates;
 use super::clock::Clock;
 use super::port::free_port;
-use super::resp::Connection;
+use super::resp::RespConnection;
 use super::{assert_installed, redis_program};
 use crate::patience::until;
 use crate::process::Process;
 
-/// What a server is started with. Without more it keeps all it has acknowledged, as locks need it.
+/// The options of a server. By default it loses nothing that it has acknowledged, as locks need it.
 #[derive(Debug, Clone, Default)]
 pub struct RedisOptions {
     arguments: Vec<String>,
@@ -26,7 +26,7 @@ pub struct RedisOptions {
 }
 
 impl RedisOptions {
-    /// Adds arguments. They count more than those that are there without.
+    /// Adds arguments, which override the default ones.
     #[must_use]
     pub fn arguments(mut self, arguments: &[&str]) -> Self {
         self.arguments
@@ -40,7 +40,7 @@ impl RedisOptions {
         self.arguments(&["--appendonly", "no"])
     }
 
-    /// Lets in only who knows it.
+    /// Requires a password.
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
@@ -98,7 +98,7 @@ impl RedisOptions {
     }
 }
 
-/// A server on a port of its own, in a folder of its own. Dropped, it is killed.
+/// A server with a port and a folder of its own. It is killed when dropped.
 pub struct RedisServer {
     process: Option<Process>,
     port: u16,
@@ -109,12 +109,12 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts one that keeps all it has acknowledged.
+    /// Starts a server that loses nothing that it has acknowledged.
     pub fn start() -> Self {
         RedisOptions::default().start()
     }
 
-    /// As `--store` takes it.
+    /// The URL for `--store`.
     pub fn url(&self) -> String {
         let password = self.options.password.as_ref();
         let password = password.map_or(String::new(), |password| format!(":{password}@"));
@@ -124,7 +124,7 @@ impl RedisServer {
         }
     }
 
-    /// Where it listens without TLS.
+    /// The port without TLS.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -134,13 +134,13 @@ impl RedisServer {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The certificate of the authority, where there is TLS.
+    /// The certificate of the authority, if it was started with TLS.
     pub fn ca(&self) -> &Path {
         let certificates = self.certificates.as_ref();
         &certificates.expect("it was started with TLS").ca
     }
 
-    /// SIGSTOP: it stands still, and its connections stay open.
+    /// SIGSTOP: it hangs, and its connections stay open.
     pub fn pause(&self) {
         self.process().pause();
     }
@@ -150,62 +150,62 @@ impl RedisServer {
         self.process().resume();
     }
 
-    /// SIGKILL. Returns when it is gone.
+    /// SIGKILL. Returns when it has ended.
     pub fn kill(&self) {
         self.process().kill();
     }
 
-    /// Kills it, if it still runs, and starts it again on its port and in its folder.
+    /// Kills it, if it still runs, and starts it again on the same port and in the same folder.
     pub fn restart(&mut self) {
         self.kill();
         until("the port is free", || self.launch());
     }
 
-    /// Runs a command and gives back what it says; the items of an array are lines.
+    /// Runs a command and returns the reply; the items of an array are lines.
     #[track_caller]
     pub fn cli(&self, command: &[&str]) -> String {
         let answer = self.ask(command);
         answer.unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
-    /// The same where an error may come.
+    /// As [`cli`](Self::cli), for commands that may fail.
     pub fn ask(&self, command: &[&str]) -> io::Result<String> {
         self.connect()?.ask(command)
     }
 
-    fn connect(&self) -> io::Result<Connection> {
-        Connection::open(self.port, self.options.password.as_deref())
+    fn connect(&self) -> io::Result<RespConnection> {
+        RespConnection::open(self.port, self.options.password.as_deref())
     }
 
     fn process(&self) -> &Process {
         self.process.as_ref().expect("it was started")
     }
 
-    /// Whether it runs now; else its port was taken.
+    /// Starts the process. Returns `false` if the port was taken.
     fn launch(&mut self) -> bool {
         let name = format!("redis on port {}", self.port);
         let process = Process::start(name, &mut self.command());
-        let mut is_there = false;
+        let mut is_up = false;
         until("Redis answers", || {
-            is_there = self.answers_as(process.id()).unwrap_or(false);
-            is_there || process.has_ended()
+            is_up = self.answers_as(process.id()).unwrap_or(false);
+            is_up || process.has_ended()
         });
-        if !is_there {
+        if !is_up {
             process.wait();
-            let said = process.output();
+            let output = process.output();
             let errors = process.errors();
             assert!(
-                said.contains("already in use"),
-                "Redis has ended:\n{said}{errors}"
+                output.contains("already in use"),
+                "Redis has ended:\n{output}{errors}"
             );
         } else if self.options.clock.is_some() {
             Clock::forget(process.id());
         }
         self.process = Some(process);
-        is_there
+        is_up
     }
 
-    /// Whether it is this process that answers, and not somebody who was faster to take the port.
+    /// Whether this process answers, and not another one that has taken the port.
     fn answers_as(&self, id: u32) -> io::Result<bool> {
         let mut connection = self.connect()?;
         connection.ask(&["PING"])?;
@@ -219,7 +219,7 @@ impl RedisServer {
         let mut command = Command::new(redis_program());
         if let Some(configuration) = &self.options.sentinel {
             let file = self.folder.path().join("sentinel.conf");
-            // It is written by the sentinel, too: what it has learnt is there after a restart.
+            // The sentinel stores its state in this file, which it needs after a restart.
             if !file.exists() {
                 std::fs::write(&file, configuration).unwrap();
             }

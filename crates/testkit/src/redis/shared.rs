@@ -1,4 +1,4 @@
-//! One server for many tests.
+//! One Redis server for many tests, in whatever processes they run.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,15 +7,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::port::free_port;
-use super::resp::Connection;
+use super::resp::RespConnection;
 use super::{assert_installed, redis_program};
 use crate::patience::until;
 
-/// A Redis that all tests of this build share, each with a prefix of its own. For tests that neither break nor configure it.
+/// A Redis that all tests of this build share, each with a separate prefix. For tests that neither break nor configure it.
 ///
-/// The first that needs it starts it, in whatever process; it ends when no process uses it any more, however that ended. Who
-/// uses it holds a shared lock on a file, which the kernel gives back. A shell waits for the exclusive one, then kills Redis; should
-/// the shell be killed, the kernel kills Redis, too.
+/// The first test that needs it starts it, in whatever process; it ends when no process uses it any more, even if they crash. Each user
+/// holds a shared lock on a file, which the kernel releases with the process. A shell waits for the exclusive lock, then kills Redis; if
+/// the shell is killed, the kernel kills Redis, too.
 pub struct SharedRedis {
     port: u16,
     prefix: String,
@@ -23,17 +23,17 @@ pub struct SharedRedis {
 }
 
 impl SharedRedis {
-    /// The one of this build, which is started if it does not run.
+    /// The server of this build, which is started if it is not running.
     pub fn join() -> Self {
         let program = std::env::current_exe().unwrap();
         let redis = redis_program().to_string_lossy().replace('/', "-");
         Self::join_in(&program.with_file_name(format!("shared-{redis}")))
     }
 
-    /// The one that is kept in this folder.
+    /// The server with this folder.
     pub fn join_in(folder: &Path) -> Self {
         fs::create_dir_all(folder).unwrap();
-        // As Redis says it.
+        // As `CONFIG GET dir` returns it.
         let folder = &folder.canonicalize().unwrap();
         let lock_file = |name: &str| {
             let mut options = File::options();
@@ -42,7 +42,7 @@ impl SharedRedis {
         };
         let starting = lock_file("starting");
         starting.lock().unwrap();
-        // From here on it does not end: either it is running, or whoever ended it has removed the name of its port.
+        // From here on it is not stopped: either it is running, or the shell that stopped it has removed the file with its port.
         let used = lock_file("used");
         used.lock_shared().unwrap();
         let port = running(folder).unwrap_or_else(|| start(folder));
@@ -53,40 +53,40 @@ impl SharedRedis {
         }
     }
 
-    /// As `--store` takes it.
+    /// The URL for `--store`.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Where it listens.
+    /// The port that it listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Runs a command and gives back what it says; the items of an array are lines.
+    /// Runs a command and returns the reply; the items of an array are lines.
     ///
     /// # Errors
     ///
-    /// What Redis says, or that it cannot be reached.
+    /// The error reply of Redis, or that Redis cannot be reached.
     pub fn ask(&self, command: &[&str]) -> io::Result<String> {
-        Connection::open(self.port, None)?.ask(command)
+        RespConnection::open(self.port, None)?.ask(command)
     }
 
-    /// What the keys of this test begin with, as `--redis-prefix` takes it.
+    /// The prefix of this test's keys, for `--redis-prefix`.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 }
 
-/// The port of the server of this folder, unless it was killed.
+/// The port of the server with this folder, if it is running.
 fn running(folder: &Path) -> Option<u16> {
     let port = fs::read_to_string(folder.join("port")).ok()?.parse().ok()?;
     answers(folder, port).then_some(port)
 }
 
-/// Whether it is the server of this folder that answers there, and has loaded what it kept.
+/// Whether the server with this folder answers at this port, and has loaded its data.
 fn answers(folder: &Path, port: u16) -> bool {
-    let found = Connection::open(port, None).and_then(|mut connection| {
+    let found = RespConnection::open(port, None).and_then(|mut connection| {
         connection.ask(&["PING"])?;
         connection.ask(&["CONFIG", "GET", "dir"])
     });
@@ -97,7 +97,7 @@ fn start(folder: &Path) -> u16 {
     assert_installed();
     loop {
         let port = free_port();
-        // A test that is killed takes its process group along: this is one of its own.
+        // In a process group of its own, because a test may be killed with its whole group.
         let mut guard = Command::new("sh")
             .arg("-c")
             .arg(
@@ -117,27 +117,30 @@ fn start(folder: &Path) -> u16 {
             .process_group(0)
             .spawn()
             .unwrap();
-        let mut is_there = false;
+        let mut is_up = false;
         until("the shared Redis answers", || {
-            is_there = answers(folder, port);
-            is_there || has_failed(folder)
+            is_up = answers(folder, port);
+            is_up || has_failed(folder)
         });
-        if is_there {
+        if is_up {
             fs::write(folder.join("port"), port.to_string()).unwrap();
-            // Nobody waits for it: it is there for as long as any test is.
+            // It is not waited for: it may outlive this process.
             drop(guard);
             return port;
         }
         guard.kill().unwrap();
         guard.wait().unwrap();
-        let said = fs::read_to_string(folder.join("log")).unwrap_or_default();
-        assert!(said.contains("already in use"), "Redis has ended:\n{said}");
+        let output = fs::read_to_string(folder.join("log")).unwrap_or_default();
+        assert!(
+            output.contains("already in use"),
+            "Redis has ended:\n{output}"
+        );
         fs::remove_file(folder.join("log")).unwrap();
     }
 }
 
-/// Somebody was faster to take the port.
+/// Whether another process has taken the port.
 fn has_failed(folder: &Path) -> bool {
-    let said = fs::read_to_string(folder.join("log"));
-    said.is_ok_and(|said| said.contains("already in use"))
+    let output = fs::read_to_string(folder.join("log"));
+    output.is_ok_and(|output| output.contains("already in use"))
 }

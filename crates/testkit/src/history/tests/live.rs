@@ -1,4 +1,4 @@
-//! The recorder, with tasks that use a lock.
+//! Histories of threads and tasks that really use a lock.
 
 use std::sync::Mutex;
 use std::thread;
@@ -64,7 +64,7 @@ async fn a_paused_clock_is_followed() {
     tokio::time::advance(Duration::from_secs(1)).await;
     request.granted(1, end);
     tokio::time::advance(TTL).await;
-    // The first has run out by now.
+    // The first has expired by now.
     let request = history.acquires("two", ["a"], Sharing::Exclusive);
     request.granted(2, tokio::time::Instant::now() + TTL);
     history.check().unwrap();

@@ -1,4 +1,4 @@
-//! The ground itself: what it says it does to Redis and to a link is done.
+//! The fixtures themselves: servers and the proxy do what their methods promise.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use forrst_testkit::{
 use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
-fn a_server_that_is_killed_has_kept_what_it_said_and_a_forgetful_one_has_not() {
+fn a_server_that_is_killed_keeps_what_it_acknowledged_and_a_forgetful_one_does_not() {
     for (options, kept) in [
         (RedisOptions::default().password("secret"), "1"),
         (RedisOptions::default().forgetful(), ""),
@@ -25,7 +25,7 @@ fn a_server_that_is_killed_has_kept_what_it_said_and_a_forgetful_one_has_not() {
 }
 
 #[test]
-fn a_shared_server_ends_with_the_last_that_uses_it() {
+fn a_shared_server_ends_with_its_last_user() {
     let folder = tempfile::tempdir().unwrap();
     let answers = |port: u16| TcpStream::connect(("127.0.0.1", port)).is_ok();
     for _ in 0..3 {
@@ -42,7 +42,7 @@ fn a_shared_server_ends_with_the_last_that_uses_it() {
 }
 
 #[test]
-fn a_shared_server_that_was_killed_is_started_anew() {
+fn a_shared_server_that_was_stopped_is_started_again() {
     let folder = tempfile::tempdir().unwrap();
     let first = SharedRedis::join_in(folder.path());
     assert!(first.ask(&["SHUTDOWN", "NOSAVE"]).is_err());
@@ -52,7 +52,7 @@ fn a_shared_server_that_was_killed_is_started_anew() {
 }
 
 #[test]
-fn a_shared_server_does_not_outlive_what_guards_it() {
+fn a_shared_server_ends_when_the_shell_that_guards_it_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let shared = SharedRedis::join_in(folder.path());
     let info = shared.ask(&["INFO", "server"]).unwrap();
@@ -75,7 +75,7 @@ fn a_cluster_serves_every_key_and_replicas_take_over() {
 }
 
 #[test]
-fn sentinels_put_the_replica_in_its_place() {
+fn sentinels_promote_the_replica() {
     let mut set = RedisReplicas::start(1, 3);
     set.primary().cli(&["SET", "a", "1"]);
     until_replicated(&set);
@@ -143,7 +143,7 @@ fn a_server_with_a_clock_of_its_own_leaves_no_shared_memory_behind() {
     assert!(!names.any(|name| name.contains("faketime") && name.ends_with(&suffix)));
 }
 
-/// Not by `WAIT`, which is about the writes of its own connection: each command here has another.
+/// `WAIT` cannot be used: it is about the writes of its own connection, and each command here has another one.
 fn until_replicated(set: &RedisReplicas) {
     until("the replicas have what was set", || {
         let mut replicas = set.replicas().iter();
@@ -178,7 +178,7 @@ impl Client {
         Self(stream)
     }
 
-    /// What the answer begins with; nothing when the connection is closed or silent.
+    /// The beginning of the answer; empty if the connection is closed or silent.
     fn ask(&mut self, command: &str) -> String {
         let mut answer = [0; 64];
         let asked = self.0.write_all(format!("{command}\r\n").as_bytes());
@@ -188,7 +188,7 @@ impl Client {
 }
 
 #[test]
-fn a_link_can_be_broken_in_every_way_and_mended() {
+fn a_connection_can_be_broken_in_every_way_and_repaired() {
     const PONG: &str = "+PONG\r\n";
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
@@ -227,7 +227,7 @@ impl Client {
         self.0.write_all(commands.as_bytes()).unwrap();
     }
 
-    /// Whether nothing but the end comes.
+    /// Whether nothing but the end of the connection is received.
     fn is_closed(&mut self) -> bool {
         matches!(self.0.read(&mut [0]), Ok(0))
     }
@@ -260,7 +260,7 @@ fn requests_are_delivered_after_their_client_has_gone() {
         until("all is held back", || proxy.held() == commands.len());
         leave(&proxy, client);
 
-        // What comes meanwhile is not held up by it.
+        // Other clients are not affected.
         proxy.pass();
         let mut other = Client::connect(&proxy);
         assert_eq!(other.ask(&format!("EXISTS {name}")), ":0\r\n");
@@ -272,7 +272,7 @@ fn requests_are_delivered_after_their_client_has_gone() {
             server.cli(&["STRLEN", name]) == "100000"
         });
         until("its connection ends", || {
-            // Without the one that asks.
+            // That of `other`, and the one that sends this command.
             let clients = server.cli(&["CLIENT", "LIST"]);
             clients.lines().count() == 2
         });
@@ -289,7 +289,7 @@ fn a_client_that_stays_receives_the_answers_to_requests_that_were_held_back() {
     proxy.hold_requests();
     assert_eq!(client.ask("INCR a"), "");
     assert_eq!(server.cli(&["EXISTS", "a"]), "0");
-    // Held back stays held back, and what follows stays behind it.
+    // What was held back stays so, and later requests stay behind it.
     proxy.pass();
     assert_eq!(client.ask("INCR a"), "");
     proxy.deliver_requests();
@@ -305,7 +305,7 @@ fn a_client_that_stays_receives_the_answers_to_requests_that_were_held_back() {
 }
 
 #[test]
-fn a_server_that_ends_takes_with_it_what_was_held_back() {
+fn requests_that_are_held_back_are_lost_when_the_server_ends() {
     let mut server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let mut client = Client::connect(&proxy);
@@ -339,7 +339,7 @@ fn subscriptions_can_be_broken_alone() {
     assert_eq!(subscriber.ask("PING"), "");
     assert_eq!(Client::connect(&proxy).ask("SUBSCRIBE news"), "");
     assert_ne!(other.ask("PING"), "");
-    until("nobody is subscribed", || {
+    until("no client is subscribed", || {
         server.cli(&["PUBLISH", "news", "1"]) == "0"
     });
 }
