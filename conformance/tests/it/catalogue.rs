@@ -20,7 +20,7 @@ fn every_vector_can_be_read() {
             "4-safety",
             "5-extensions",
             "6-kinds",
-            "seed-000"
+            "specification"
         ]
     );
 }
@@ -30,7 +30,7 @@ fn every_vector_says_what_it_is() {
     for vector in embedded().unwrap() {
         let path = vector.path();
         assert!(vector.about.ends_with('.'), "{path}: {}", vector.about);
-        let known = ["contract ", "seed 000", "issue "];
+        let known = ["contract ", "atomicLock specification, "];
         let is_known = known.iter().any(|source| vector.source.starts_with(source));
         assert!(is_known, "{path}: {}", vector.source);
     }
