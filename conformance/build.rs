@@ -1,4 +1,4 @@
-//! A vector that is added or removed has to be embedded anew, which the embedding macro cannot see by itself.
+//! Rebuilds the crate when a vector is added or removed: `include_dir!` does not track that by itself.
 
 fn main() {
     println!("cargo::rerun-if-changed=vectors");

@@ -1,4 +1,4 @@
-//! Where the vectors are: in this crate, or in a folder of somebody else's.
+//! Loads the vectors: those embedded in this crate, or those of another folder with the same layout.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -9,10 +9,10 @@ use crate::vector::{Vector, VectorError};
 
 static EMBEDDED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/vectors");
 
-/// Why there are no vectors.
+/// Why the vectors could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogueError {
-    /// A file is no vector.
+    /// A file is not a valid vector.
     #[error("{path}: {reason}")]
     Vector {
         /// `group/name.json`.
@@ -23,9 +23,9 @@ pub enum CatalogueError {
     /// The folder cannot be read.
     #[error("{}: {reason}", path.display())]
     Folder {
-        /// What was to be read.
+        /// The file or folder.
         path: PathBuf,
-        /// Why it was not.
+        /// The error of the file system.
         reason: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! An answer against what a step expects of it.
+//! Compares an answer with what its step expects, and with the rules that hold for every answer.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::template::Variables;
 use crate::transport::{Answer, unframed};
 use crate::vector::{Expect, Message, Transport};
 
-/// What an answer is the answer to.
+/// The request that an answer belongs to.
 #[derive(Debug)]
 pub(crate) struct Sent<'a> {
     pub(crate) message: &'a Message,
@@ -18,7 +18,7 @@ pub(crate) struct Sent<'a> {
     pub(crate) id: Id,
 }
 
-/// An answer, read as far as it could be.
+/// An answer, as far as it could be parsed.
 #[derive(Debug)]
 pub(crate) struct Checked {
     /// The Forrst response, or the JSON-RPC frame where the step sent one.
@@ -82,8 +82,7 @@ impl Sent<'_> {
         )
     }
 
-    /// An HTTP request of a vector's own making may be turned away before Forrst sees it; where the vector expects
-    /// a body, it is not.
+    /// The HTTP layer may reject a raw HTTP request before it is read as Forrst; then the vector expects no body.
     fn is_answered_by_forrst(&self, expect: &Expect) -> bool {
         match self.message {
             Message::Envelope(_) | Message::EnvelopeText(_) => true,

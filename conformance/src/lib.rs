@@ -1,8 +1,8 @@
 //! Language-neutral vectors of the wire contract, and a runner that plays them against any server.
 //!
-//! A vector is a JSON file: requests, and patterns that the answers must match. The format stands in
-//! `conformance/README.md`, and is small enough to be played by a runner in another language. This one is a
-//! library for tests and commands, and the binary `forrst-conformance` for everybody else.
+//! A vector is a JSON file: requests, and patterns that the answers must match. `conformance/README.md`
+//! specifies the format, which is small enough for a runner in another language. This one is a library; the
+//! command `forrst conformance` is built on it.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), forrst_conformance::RunError> {

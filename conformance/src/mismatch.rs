@@ -1,11 +1,11 @@
-//! One difference between what was expected and what came.
+//! One difference between an answer and what was expected, and how values are printed in reports.
 
 use std::fmt;
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// One difference between what was expected and what came.
+/// One difference between an answer and what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mismatch {
     /// Where in the answer: a JSON pointer into its body, or a name such as `status`.

@@ -1,8 +1,8 @@
 //! What an answer must look like.
 //!
-//! A pattern is JSON. Objects match when they have at least the members named, arrays when they have
-//! exactly the elements, everything else when it is equal; texts that begin with `$` and objects whose only member does
-//! are matchers. `conformance/README.md` lists them all.
+//! A pattern is JSON. Objects match when they have at least the members named, arrays when they have exactly these
+//! elements, all other values when they are equal. A string that begins with `$`, or an object whose only member does,
+//! is a matcher; `conformance/README.md` lists them.
 
 mod matching;
 mod reading;
@@ -20,13 +20,13 @@ use crate::template::{Template, Variables};
 pub(crate) enum Pattern {
     Any,
     Absent,
-    Kind(Kind),
+    Type(JsonType),
     /// Version 4, in lower case with hyphens.
     Uuid,
     Timestamp,
     Fence,
     Regex(Regex),
-    /// After this one in the order of texts, which for fences and timestamps is their own order.
+    /// After this string in lexicographic order, which is also the order of fences and of timestamps.
     Greater(Template),
     Less(Template),
     Text(Template),
@@ -53,9 +53,9 @@ pub(crate) enum Pattern {
     AllOf(Vec<Pattern>),
 }
 
-/// A type of JSON values.
+/// A type of JSON values; an integer is a number, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum JsonType {
     String,
     Integer,
     Number,
@@ -64,24 +64,24 @@ pub(crate) enum Kind {
     Array,
 }
 
-/// Why a JSON value is no pattern.
+/// Why a JSON value is not a pattern.
 #[derive(Debug, thiserror::Error)]
 pub enum PatternError {
-    /// A text begins with `$` and means nothing.
-    #[error("there is no matcher `{0}`; a text that begins with `$` is written `$$`")]
+    /// A string begins with `$` and is not a known matcher.
+    #[error("there is no matcher `{0}`; write a string that begins with `$` as `$$…`")]
     UnknownMatcher(String),
-    /// A matcher is given something it cannot use.
+    /// A matcher has an operand of the wrong type.
     #[error("`{matcher}` takes {takes}")]
     WrongOperand {
         /// The matcher.
         matcher: &'static str,
-        /// What it wants.
+        /// What it accepts.
         takes: &'static str,
     },
-    /// The regular expression is none.
+    /// The regular expression is invalid.
     #[error(transparent)]
     Regex(#[from] regex_lite::Error),
-    /// A `${…}` in it means nothing.
+    /// It contains an invalid `${…}`.
     #[error(transparent)]
     Template(#[from] crate::template::TemplateError),
 }
@@ -92,7 +92,7 @@ impl Pattern {
         reading::pattern(value)
     }
 
-    /// Everything in which the value differs from the pattern.
+    /// All differences between the value and the pattern.
     pub(crate) fn mismatches(&self, found: Option<&Value>, variables: &Variables) -> Vec<Mismatch> {
         matching::mismatches(self, found, variables)
     }

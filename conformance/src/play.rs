@@ -1,4 +1,6 @@
 //! Plays the steps of one vector over one transport.
+//!
+//! Steps run in order and share the variables that they capture; the first step that fails ends the vector.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,9 +18,9 @@ use crate::transport::{Answer, Exchange, ExchangeError, Servers, Wire};
 use crate::vector::{Action, Capture, Count, Expect, Message, Step, Transport, Vector};
 
 /// The pause before a step with `until_ms` is sent again.
-const PAUSE: Duration = Duration::from_millis(20);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a WebSocket that has nothing to say is listened to.
+/// How long a WebSocket has to stay silent to count as one that does not answer.
 const SILENCE: Duration = Duration::from_millis(500);
 
 /// Why a vector failed.
@@ -30,11 +32,11 @@ pub struct Failure {
     pub about: Option<String>,
     /// What was sent.
     pub request: String,
-    /// What the vector expects, as it is written there.
+    /// What the vector expects, as written in its file.
     pub expected: Value,
-    /// What came.
+    /// What was received.
     pub answer: String,
-    /// In what the two differ.
+    /// The differences between the two.
     pub mismatches: Vec<Mismatch>,
 }
 
@@ -46,8 +48,8 @@ pub(crate) async fn play(
     patience: Duration,
 ) -> Result<(), Failure> {
     let mut player = Player {
-        line: Line {
-            servers: servers.beginning_again(),
+        client: Client {
+            servers: servers.from_the_first(),
             transport,
             patience,
         },
@@ -55,19 +57,19 @@ pub(crate) async fn play(
         started: HashMap::new(),
     };
     for (index, step) in vector.steps.iter().enumerate() {
-        player.step(step).await.map_err(|report| Failure {
+        player.step(step).await.map_err(|failure| Failure {
             step: index + 1,
             about: step.about.clone(),
-            request: report.request,
-            expected: report.expected,
-            answer: report.answer,
-            mismatches: report.mismatches,
+            request: failure.request,
+            expected: failure.expected,
+            answer: failure.answer,
+            mismatches: failure.mismatches,
         })?;
     }
     Ok(())
 }
 
-/// Twelve characters that no other run has, so that runs do not meet on a shared server.
+/// Twelve random characters, so that runs on a shared server do not use the same keys.
 fn unique() -> String {
     let mut random = fastrand::Rng::new();
     let characters = std::iter::repeat_with(|| match random.u8(0..36) {
@@ -77,9 +79,9 @@ fn unique() -> String {
     characters.take(12).collect()
 }
 
-/// What a failed step has to tell.
+/// Why a step failed.
 #[derive(Debug, Default)]
-struct StepReport {
+struct StepFailure {
     request: String,
     expected: Value,
     answer: String,
@@ -87,7 +89,7 @@ struct StepReport {
 }
 
 struct Player {
-    line: Line,
+    client: Client,
     variables: Variables,
     started: HashMap<String, Started>,
 }
@@ -98,7 +100,7 @@ struct Started {
 }
 
 impl Player {
-    async fn step(&mut self, step: &Step) -> Result<(), StepReport> {
+    async fn step(&mut self, step: &Step) -> Result<(), StepFailure> {
         match &step.action {
             Action::Sleep(time) => {
                 sleep(*time).await;
@@ -118,7 +120,7 @@ impl Player {
             } => self.finish(name, expect, capture).await,
             Action::HangUp { name } => {
                 if let Some(started) = self.started.remove(name) {
-                    started.exchange.hang_up().await;
+                    started.exchange.close().await;
                 }
                 Ok(())
             }
@@ -136,33 +138,33 @@ impl Player {
         expect: &Expect,
         capture: &Capture,
         until: Option<Duration>,
-    ) -> Result<(), StepReport> {
-        let give_up = until.map(|until| Instant::now() + until);
-        // What one server has seen come true, another may be about to hear.
-        let mut to_hold = until.map_or(1, |_| self.line.servers.count());
+    ) -> Result<(), StepFailure> {
+        let deadline = until.map(|until| Instant::now() + until);
+        // Servers that share a store do not see a change at the same moment, so each of them has to confirm it.
+        let mut confirmations_left = until.map_or(1, |_| self.client.servers.count());
         loop {
-            let outgoing = self.line.outgoing(message, &self.variables);
-            let result = self.line.send(outgoing, expect, &self.variables).await;
-            let may_come_right = give_up.is_some_and(|give_up| Instant::now() < give_up);
+            let outgoing = self.client.outgoing(message, &self.variables);
+            let result = self.client.send(outgoing, expect, &self.variables).await;
+            let may_retry = deadline.is_some_and(|deadline| Instant::now() < deadline);
             match result {
-                Ok(_) if to_hold > 1 => to_hold -= 1,
+                Ok(_) if confirmations_left > 1 => confirmations_left -= 1,
                 Ok(body) => return self.capture(capture, body.as_ref()),
-                Err(_) if may_come_right => {
-                    to_hold = self.line.servers.count();
-                    sleep(PAUSE).await;
+                Err(_) if may_retry => {
+                    confirmations_left = self.client.servers.count();
+                    sleep(RETRY_PAUSE).await;
                 }
-                Err(report) => return Err(report),
+                Err(failure) => return Err(failure),
             }
         }
     }
 
-    async fn start(&mut self, name: &str, message: &Message) -> Result<(), StepReport> {
+    async fn start(&mut self, name: &str, message: &Message) -> Result<(), StepFailure> {
         let outgoing = self
-            .line
+            .client
             .outgoing(message, &self.variables)
-            .map_err(StepReport::from)?;
+            .map_err(StepFailure::from)?;
         let exchange = self
-            .line
+            .client
             .open(&outgoing)
             .await
             .map_err(|error| outgoing.failed(&Expect::default(), &error))?;
@@ -176,13 +178,13 @@ impl Player {
         name: &str,
         expect: &Expect,
         capture: &Capture,
-    ) -> Result<(), StepReport> {
-        // Loading has seen to it that what is awaited was started.
+    ) -> Result<(), StepFailure> {
+        // `Vector::parse` has checked that the step was started.
         let Some(Started { outgoing, exchange }) = self.started.remove(name) else {
             return Ok(());
         };
         let body = self
-            .line
+            .client
             .receive(&outgoing, exchange, expect, &self.variables)
             .await?;
         self.capture(capture, body.as_ref())
@@ -193,26 +195,26 @@ impl Player {
         sends: &[(Message, Expect)],
         times: usize,
         counts: &[Count],
-    ) -> Result<(), StepReport> {
+    ) -> Result<(), StepFailure> {
         let mut tasks = JoinSet::new();
         for index in 0..times {
             let mut variables = self.variables.clone();
             variables.insert("index".to_owned(), Value::from(index));
             for (message, expect) in sends {
-                let outgoing = self.line.outgoing(message, &variables);
-                let (line, expect, variables) =
-                    (self.line.clone(), expect.clone(), variables.clone());
-                tasks.spawn(async move { line.send(outgoing, &expect, &variables).await });
+                let outgoing = self.client.outgoing(message, &variables);
+                let (client, expect, variables) =
+                    (self.client.clone(), expect.clone(), variables.clone());
+                tasks.spawn(async move { client.send(outgoing, &expect, &variables).await });
             }
         }
         let mut bodies = Vec::new();
         while let Some(result) = tasks.join_next().await {
-            bodies.push(result.unwrap_or_else(|error| Err(StepReport::from(error)))?);
+            bodies.push(result.unwrap_or_else(|error| Err(StepFailure::from(error)))?);
         }
         self.count(&bodies, counts)
     }
 
-    fn count(&self, bodies: &[Option<Value>], counts: &[Count]) -> Result<(), StepReport> {
+    fn count(&self, bodies: &[Option<Value>], counts: &[Count]) -> Result<(), StepFailure> {
         let mismatches: Vec<Mismatch> = counts
             .iter()
             .filter_map(|Count { body, exactly }| {
@@ -230,21 +232,21 @@ impl Player {
             return Ok(());
         }
         let answers: Vec<String> = bodies.iter().map(|body| shown(body.as_ref())).collect();
-        Err(StepReport {
+        Err(StepFailure {
             answer: shortened(&answers.join("\n")),
             mismatches,
-            ..StepReport::default()
+            ..StepFailure::default()
         })
     }
 
-    fn capture(&mut self, capture: &Capture, body: Option<&Value>) -> Result<(), StepReport> {
+    fn capture(&mut self, capture: &Capture, body: Option<&Value>) -> Result<(), StepFailure> {
         for (name, pointer) in capture {
             let found = body.and_then(|body| body.pointer(pointer));
             let Some(value) = found else {
-                return Err(StepReport {
+                return Err(StepFailure {
                     answer: shown(body),
                     mismatches: vec![Mismatch::new(pointer, "something to capture", "nothing")],
-                    ..StepReport::default()
+                    ..StepFailure::default()
                 });
             };
             self.variables.insert(name.clone(), value.clone());
@@ -253,7 +255,7 @@ impl Player {
     }
 }
 
-/// A message ready to go, and what its answer is checked by.
+/// A message with its variables filled in, and what is needed to check its answer.
 #[derive(Debug, Clone)]
 struct Outgoing {
     message: Message,
@@ -262,8 +264,8 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    fn failed(&self, expect: &Expect, error: &ExchangeError) -> StepReport {
-        StepReport {
+    fn failed(&self, expect: &Expect, error: &ExchangeError) -> StepFailure {
+        StepFailure {
             request: shortened(&self.wire.shown()),
             expected: expect.as_written.clone(),
             answer: error.to_string(),
@@ -272,15 +274,15 @@ impl Outgoing {
     }
 }
 
-/// The way to the server.
+/// Sends messages to the servers over one transport, and checks the answers.
 #[derive(Debug, Clone)]
-struct Line {
+struct Client {
     servers: Servers,
     transport: Transport,
     patience: Duration,
 }
 
-impl Line {
+impl Client {
     fn outgoing(
         &self,
         message: &Message,
@@ -288,9 +290,11 @@ impl Line {
     ) -> Result<Outgoing, TemplateError> {
         Ok(Outgoing {
             message: message.clone(),
-            wire: Wire::of(message, self.transport, variables)?,
+            wire: Wire::from_message(message, self.transport, variables)?,
             id: match message {
-                Message::Envelope(envelope) => Id::of(&template::fill(envelope, variables)?),
+                Message::Envelope(envelope) => {
+                    Id::expected_for(&template::fill(envelope, variables)?)
+                }
                 _ => Id::Unknown,
             },
         })
@@ -307,7 +311,7 @@ impl Line {
         outgoing: Result<Outgoing, TemplateError>,
         expect: &Expect,
         variables: &Variables,
-    ) -> Result<Option<Value>, StepReport> {
+    ) -> Result<Option<Value>, StepFailure> {
         let outgoing = outgoing?;
         let exchange = self
             .open(&outgoing)
@@ -322,15 +326,15 @@ impl Line {
         exchange: Exchange,
         expect: &Expect,
         variables: &Variables,
-    ) -> Result<Option<Value>, StepReport> {
-        let listens_for_silence = expect.nothing && self.transport == Transport::Ws;
-        let patience = if listens_for_silence {
+    ) -> Result<Option<Value>, StepFailure> {
+        let expects_silence = expect.nothing && self.transport == Transport::Ws;
+        let patience = if expects_silence {
             SILENCE
         } else {
             self.patience
         };
         let answer = match exchange.answer(patience).await {
-            Err(ExchangeError::TimedOut(_)) if listens_for_silence => Answer::default(),
+            Err(ExchangeError::TimedOut(_)) if expects_silence => Answer::default(),
             answer => answer.map_err(|error| outgoing.failed(expect, &error))?,
         };
         let sent = Sent {
@@ -342,16 +346,16 @@ impl Line {
         if mismatches.is_empty() {
             return Ok(body);
         }
-        Err(StepReport {
+        Err(StepFailure {
             request: shortened(&outgoing.wire.shown()),
             expected: expect.as_written.clone(),
-            answer: told(&answer),
+            answer: describe(&answer),
             mismatches,
         })
     }
 }
 
-fn told(answer: &Answer) -> String {
+fn describe(answer: &Answer) -> String {
     let body = String::from_utf8_lossy(&answer.body);
     match answer.status {
         Some(status) => format!("HTTP {status} {}", shortened(&body)),
@@ -359,7 +363,7 @@ fn told(answer: &Answer) -> String {
     }
 }
 
-impl From<TemplateError> for StepReport {
+impl From<TemplateError> for StepFailure {
     fn from(error: TemplateError) -> Self {
         Self {
             mismatches: vec![Mismatch::new(
@@ -372,7 +376,7 @@ impl From<TemplateError> for StepReport {
     }
 }
 
-impl From<tokio::task::JoinError> for StepReport {
+impl From<tokio::task::JoinError> for StepFailure {
     fn from(error: tokio::task::JoinError) -> Self {
         Self {
             mismatches: vec![Mismatch::new("", "an answer", error.to_string())],

@@ -1,4 +1,4 @@
-//! What a run has found.
+//! The result of a run: the outcome of every vector over every transport, for people and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,10 +8,10 @@ use serde::Serialize;
 use crate::play::Failure;
 use crate::vector::Transport;
 
-/// What a run has found.
+/// The result of a run.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The transports it went over.
+    /// The transports that were used.
     pub transports: Vec<Transport>,
     /// One entry for each vector and transport, in order of the vectors' paths.
     pub outcomes: Vec<Outcome>,
@@ -24,31 +24,31 @@ pub struct Outcome {
     pub group: String,
     /// The vector's name.
     pub name: String,
-    /// The way to the server.
+    /// The transport.
     pub transport: Transport,
-    /// How it went.
+    /// The result.
     #[serde(flatten)]
     pub verdict: Verdict,
 }
 
-/// How a vector went.
+/// The result of a vector.
 #[derive(Debug, Serialize)]
 #[serde(tag = "verdict", rename_all = "lowercase")]
 pub enum Verdict {
-    /// As expected.
+    /// Every answer was as expected.
     Passed,
-    /// Not as expected.
+    /// An answer was not as expected.
     Failed(Box<Failure>),
     /// It is not meant for this transport.
     Skipped,
 }
 
-/// How often what.
+/// How many vectors passed, failed and were skipped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// As expected.
+    /// Every answer was as expected.
     pub passed: usize,
-    /// Not as expected.
+    /// An answer was not as expected.
     pub failed: usize,
     /// Not meant for the transport.
     pub skipped: usize,
@@ -65,7 +65,7 @@ impl Counts {
 }
 
 impl Report {
-    /// Over all vectors and transports.
+    /// The totals over all vectors and transports.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for outcome in &self.outcomes {
@@ -74,7 +74,7 @@ impl Report {
         counts
     }
 
-    /// What went wrong.
+    /// Every failure, with its outcome.
     pub fn failures(&self) -> impl Iterator<Item = (&Outcome, &Failure)> {
         self.outcomes
             .iter()
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_counts_and_the_failure_is_told_in_full() {
+    fn the_last_line_has_the_counts_and_a_failure_is_printed_in_full() {
         let text = report().to_string();
         assert_eq!(text.lines().last(), Some("2 passed, 1 failed"));
         for part in [

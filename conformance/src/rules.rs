@@ -1,4 +1,5 @@
-//! What holds for every Forrst answer, whatever a vector expects of it.
+//! The rules that hold for every Forrst answer, whatever a vector expects: the shape of the response, the id, and the
+//! HTTP status and headers. `conformance/README.md` lists them.
 
 use std::sync::LazyLock;
 
@@ -12,9 +13,9 @@ use crate::transport::Answer;
 /// The longest id, in bytes.
 const MAX_ID: usize = 256;
 
-/// What the contract says of every response.
+/// The shape that the contract prescribes for every response.
 static RESPONSE: LazyLock<Pattern> = LazyLock::new(|| {
-    let place = json!({"$one_of": [
+    let source = json!({"$one_of": [
         {"$exact": {"pointer": "$regex:^(/([^~/]|~[01])*)*$"}},
         {"$exact": {"position": {"$range": [0, u32::MAX]}}},
     ]});
@@ -22,7 +23,7 @@ static RESPONSE: LazyLock<Pattern> = LazyLock::new(|| {
     let error = json!({
         "code": "$regex:^[A-Z][A-Z0-9]*(_[A-Z0-9]+)*$",
         "message": "$regex:.",
-        "source": optional(place),
+        "source": optional(source),
         "details": optional(json!("$object")),
     });
     let pattern = json!({
@@ -36,18 +37,18 @@ static RESPONSE: LazyLock<Pattern> = LazyLock::new(|| {
     Pattern::parse(&pattern).unwrap_or(Pattern::Absent)
 });
 
-/// The id that the answer has to have.
+/// The id that an answer must have.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Id {
-    /// The runner did not make the request, so it does not know.
+    /// Unknown, because the runner did not build the request.
     Unknown,
     Echoed(String),
     Null,
 }
 
 impl Id {
-    /// What an envelope's own id leads to.
-    pub(crate) fn of(envelope: &Value) -> Self {
+    /// The id to expect for an envelope: its own, or null if that is invalid.
+    pub(crate) fn expected_for(envelope: &Value) -> Self {
         match envelope.get("id").and_then(Value::as_str) {
             Some(id) if !id.is_empty() && id.len() <= MAX_ID => Self::Echoed(id.to_owned()),
             _ => Self::Null,
@@ -55,7 +56,7 @@ impl Id {
     }
 }
 
-/// Everything in which a response breaks the rules.
+/// All rules that a response violates.
 pub(crate) fn mismatches(body: &Value, id: &Id) -> Vec<Mismatch> {
     let mut mismatches = RESPONSE.mismatches(Some(body), &Variables::new());
     let has_errors = body.get("errors").is_some();
@@ -75,7 +76,7 @@ pub(crate) fn mismatches(body: &Value, id: &Id) -> Vec<Mismatch> {
     mismatches
 }
 
-/// Everything in which the HTTP response around an answer breaks the rules.
+/// All rules that the HTTP response around an answer violates.
 pub(crate) fn http_mismatches(
     answer: &Answer,
     body: &Value,
@@ -106,7 +107,7 @@ pub(crate) fn http_mismatches(
     if let Some(node) = node {
         header("x-forrst-node", node, &|found| found == node);
     }
-    // An id with other characters cannot be a header's value as it stands.
+    // An id with other characters is not a valid header value.
     let id = body.get("id").and_then(Value::as_str);
     if let Some(id) = id.filter(|id| id.bytes().all(|byte| byte.is_ascii_graphic())) {
         header("x-forrst-request-id", id, &|found| found == id);
@@ -114,7 +115,7 @@ pub(crate) fn http_mismatches(
     mismatches
 }
 
-/// The HTTP status that a response has to come with.
+/// The HTTP status that a response must have.
 fn status(body: &Value) -> u16 {
     let errors = body.get("errors").and_then(Value::as_array);
     match errors.map(Vec::as_slice) {
@@ -127,7 +128,7 @@ fn status(body: &Value) -> u16 {
     }
 }
 
-/// Codes that are not in the contract's table are the application's.
+/// Codes that are not in the contract's table belong to the application, and are 400.
 fn status_of_code(code: &str) -> u16 {
     match code {
         "UNAUTHORIZED" => 401,
@@ -162,7 +163,7 @@ mod tests {
         response
     }
 
-    fn broken(response: &Value) -> Vec<String> {
+    fn violations(response: &Value) -> Vec<String> {
         let mismatches = mismatches(response, &Id::Echoed("r".into()));
         mismatches.into_iter().map(|mismatch| mismatch.at).collect()
     }
@@ -173,20 +174,20 @@ mod tests {
     }
 
     #[test]
-    fn sound_responses_break_no_rule() {
-        assert!(broken(&success()).is_empty());
+    fn valid_responses_violate_no_rule() {
+        assert!(violations(&success()).is_empty());
         let error = json!({"code": "A_B1", "message": "m", "source": {"pointer": "/a~1b/0"}, "details": {}});
-        assert!(broken(&failure(json!([error]))).is_empty());
+        assert!(violations(&failure(json!([error]))).is_empty());
         let error = json!({"code": "A", "message": "m", "source": {"position": 0}});
-        assert!(broken(&failure(json!([error]))).is_empty());
+        assert!(violations(&failure(json!([error]))).is_empty());
     }
 
     #[test]
-    fn each_broken_rule_is_told() {
+    fn each_violated_rule_is_reported() {
         let without = |name: &str| {
             let mut response = success();
             response.as_object_mut().unwrap().remove(name);
-            broken(&response)
+            violations(&response)
         };
         assert_eq!(without("protocol"), ["/protocol"]);
         assert_eq!(without("result"), ["/result"]);
@@ -201,20 +202,20 @@ mod tests {
             json!({"code": "A", "message": "m", "source": {}}),
             json!({"code": "A", "message": "m", "details": []}),
         ] {
-            assert_eq!(broken(&failure(json!([error]))).len(), 1, "{error}");
+            assert_eq!(violations(&failure(json!([error]))).len(), 1, "{error}");
         }
-        assert_eq!(broken(&failure(json!([]))), ["/errors"]);
+        assert_eq!(violations(&failure(json!([]))), ["/errors"]);
         let mut both = failure(json!([{"code": "A", "message": "m"}]));
         both["result"] = json!(1);
-        assert_eq!(broken(&both), ["/result"]);
+        assert_eq!(violations(&both), ["/result"]);
         let mut other_id = success();
         other_id["id"] = json!("s");
-        assert_eq!(broken(&other_id), ["/id"]);
+        assert_eq!(violations(&other_id), ["/id"]);
     }
 
     #[test]
-    fn ids_that_are_none_are_answered_with_null() {
-        let id = |id: Value| Id::of(&json!({ "id": id }));
+    fn invalid_ids_are_answered_with_null() {
+        let id = |id: Value| Id::expected_for(&json!({ "id": id }));
         assert_eq!(id(json!("r")), Id::Echoed("r".into()));
         for wrong in [
             json!(null),
@@ -225,7 +226,7 @@ mod tests {
         ] {
             assert_eq!(id(wrong), Id::Null);
         }
-        assert_eq!(Id::of(&json!([])), Id::Null);
+        assert_eq!(Id::expected_for(&json!([])), Id::Null);
     }
 
     #[test]

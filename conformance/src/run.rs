@@ -1,4 +1,6 @@
-//! Plays many vectors at once.
+//! Runs the vectors against one or several servers.
+//!
+//! Vectors run concurrently, except those that use fixed names (`alone`), which run one at a time after the others.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,19 +19,19 @@ use crate::vector::{Transport, Vector};
 /// What to run, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Over which transports.
+    /// The transports to use.
     pub transports: Vec<Transport>,
-    /// Only vectors whose `group/name` has this in it.
+    /// Only vectors whose `group/name` contains this.
     pub filter: Option<String>,
-    /// No vectors whose `group/name` begins so: what the server is known not to have.
+    /// Leaves out vectors whose `group/name` begins with one of these: features that the server does not have.
     pub without: Vec<String>,
-    /// How many at once.
+    /// How many vectors run at once.
     pub jobs: usize,
-    /// How long to wait for any one answer.
+    /// How long to wait for each answer.
     pub patience: Duration,
     /// Vectors of this folder instead of those of this crate.
     pub vectors: Option<PathBuf>,
-    /// Sent along with what does not name a key itself.
+    /// Sent with every request that has no `Authorization` header of its own.
     pub api_key: Option<ApiKey>,
 }
 
@@ -50,22 +52,22 @@ impl Default for Options {
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The address is none.
+    /// The address is invalid.
     #[error(transparent)]
     Url(#[from] UrlError),
     /// The vectors could not be read.
     #[error(transparent)]
     Catalogue(#[from] CatalogueError),
-    /// Nobody answers there.
+    /// No server accepts connections there.
     #[error("no server can be reached at {url}: {reason}")]
     Unreachable {
         /// The address.
         url: String,
-        /// Why not.
+        /// The error of the connection.
         reason: io::Error,
     },
-    /// There is nothing to run.
-    #[error("no vector has {0:?} in its path")]
+    /// The filter matches no vector.
+    #[error("no vector's path contains {0:?}")]
     NothingMatches(String),
 }
 
@@ -74,16 +76,16 @@ pub async fn run(url: &str, options: &Options) -> Result<Report, RunError> {
     run_in_turn(&[url], options).await
 }
 
-/// Plays the vectors against servers that share one store: each request of a vector goes to the next of them, and what is
-/// to come true has to be so at all of them.
+/// Plays the vectors against servers that share one store: the requests of a vector go to the servers in turn, and a step
+/// with `until_ms` has to succeed at each of them.
 ///
-/// What a server remembers by itself, the numbers of `demo.counter`, is asked of the first.
+/// Calls of `demo.counter` all go to the first server, because each server has counters of its own.
 ///
 /// # Panics
 ///
-/// When there is no server.
+/// If `urls` is empty.
 pub async fn run_in_turn(urls: &[&str], options: &Options) -> Result<Report, RunError> {
-    assert!(!urls.is_empty(), "there is no server");
+    assert!(!urls.is_empty(), "there has to be a server");
     let servers: Result<Vec<Server>, UrlError> = urls
         .iter()
         .map(|url| Server::parse(url, options.api_key.clone()))
@@ -99,8 +101,8 @@ pub async fn run_in_turn(urls: &[&str], options: &Options) -> Result<Report, Run
             return Err(RunError::NothingMatches(filter.clone()));
         }
     }
-    let is_without = |path: &str| options.without.iter().any(|start| path.starts_with(start));
-    vectors.retain(|vector| !is_without(&vector.path()));
+    let is_left_out = |path: &str| options.without.iter().any(|start| path.starts_with(start));
+    vectors.retain(|vector| !is_left_out(&vector.path()));
     for (server, url) in servers.iter().zip(urls) {
         let reached = server.reach().await;
         reached.map_err(|reason| RunError::Unreachable {
@@ -128,14 +130,14 @@ async fn play_all(
     options: &Options,
     jobs: usize,
 ) -> Vec<Outcome> {
-    let places = Arc::new(Semaphore::new(jobs.max(1)));
+    let permits = Arc::new(Semaphore::new(jobs.max(1)));
     let mut tasks = JoinSet::new();
     for vector in vectors.into_iter().map(Arc::new) {
         for transport in options.transports.iter().copied() {
-            let (vector, servers, places) = (vector.clone(), servers.clone(), places.clone());
+            let (vector, servers, permits) = (vector.clone(), servers.clone(), permits.clone());
             let patience = options.patience;
             tasks.spawn(async move {
-                let _place = places.acquire().await;
+                let _permit = permits.acquire().await;
                 Outcome {
                     verdict: verdict(&vector, transport, &servers, patience).await,
                     group: vector.group.clone(),

@@ -1,4 +1,5 @@
-//! Texts with `${…}` in them, filled in when a step runs.
+//! Strings with `${…}` in them, filled in when a step runs. They are parsed when the vector is loaded, so that a mistake
+//! is found before anything is sent.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,10 +8,10 @@ use serde_json::Value;
 
 use crate::time;
 
-/// What a run knows by name: captured from answers, or given by the runner.
+/// Values by name: captured from answers, or set by the runner.
 pub(crate) type Variables = HashMap<String, Value>;
 
-/// A text with places to fill in.
+/// A string with placeholders.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Template {
     text: String,
@@ -21,28 +22,28 @@ pub(crate) struct Template {
 enum Part {
     Text(String),
     Variable(String),
-    /// A timestamp moved by so many milliseconds.
+    /// A timestamp, moved by a number of milliseconds.
     Moved(String, i64),
     Repeated(String, usize),
 }
 
-/// Why a text cannot be filled in.
+/// Why a template is invalid or cannot be filled in.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TemplateError {
     /// There is a `${` without its `}`.
     #[error("`${{` is never closed in {0:?}")]
     Unclosed(String),
-    /// What stands between the braces means nothing.
+    /// The content of the braces is not a known placeholder.
     #[error(
-        "`${{{0}}}` is none of `${{name}}`, `${{name+MILLISECONDS}}`, `${{name-MILLISECONDS}}`, `${{repeat:TEXT:TIMES}}`"
+        "`${{{0}}}` is not one of `${{name}}`, `${{name+MILLISECONDS}}`, `${{name-MILLISECONDS}}`, `${{repeat:TEXT:TIMES}}`"
     )]
     Unknown(String),
-    /// Nothing of that name was captured.
+    /// There is no variable of that name.
     #[error("no variable `{0}` has been captured")]
     Unset(String),
     /// Only timestamps can be moved.
-    #[error("the variable `{0}` is no timestamp")]
-    NoTimestamp(String),
+    #[error("the variable `{0}` is not a timestamp")]
+    NotATimestamp(String),
 }
 
 impl Template {
@@ -66,7 +67,7 @@ impl Template {
         Ok(Self { text, parts })
     }
 
-    /// A template that is one variable and nothing else becomes that variable's value, of whatever type.
+    /// A template that is a single variable becomes the value of that variable, with its type.
     pub(crate) fn fill(&self, variables: &Variables) -> Result<Value, TemplateError> {
         match self.parts.as_slice() {
             [Part::Variable(name)] => lookup(variables, name).cloned(),
@@ -121,7 +122,7 @@ impl Part {
             Self::Moved(name, by) => lookup(variables, name)?
                 .as_str()
                 .and_then(|text| time::moved(text, *by))
-                .ok_or_else(|| TemplateError::NoTimestamp(name.clone())),
+                .ok_or_else(|| TemplateError::NotATimestamp(name.clone())),
         }
     }
 }
@@ -132,7 +133,7 @@ fn lookup<'a>(variables: &'a Variables, name: &str) -> Result<&'a Value, Templat
         .ok_or_else(|| TemplateError::Unset(name.to_owned()))
 }
 
-/// Whether every text in a JSON value can be filled in, given the variables.
+/// Whether every string in a JSON value is a valid template.
 pub(crate) fn check(value: &Value) -> Result<(), TemplateError> {
     match value {
         Value::String(text) => Template::parse(text).map(drop),
@@ -142,7 +143,7 @@ pub(crate) fn check(value: &Value) -> Result<(), TemplateError> {
     }
 }
 
-/// A JSON value with every text in it filled in; names of members stay as they are.
+/// A JSON value with every string in it filled in; member names stay unchanged.
 pub(crate) fn fill(value: &Value, variables: &Variables) -> Result<Value, TemplateError> {
     match value {
         Value::String(text) => Template::parse(text)?.fill(variables),
@@ -198,15 +199,15 @@ mod tests {
         assert_eq!(filled("${at-1500}"), Ok(json!("2024-02-29T23:59:58.000Z")));
         assert_eq!(
             filled("${owner+1}"),
-            Err(TemplateError::NoTimestamp("owner".into()))
+            Err(TemplateError::NotATimestamp("owner".into()))
         );
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_name_the_placeholder() {
         assert_eq!(
-            filled("${nobody}"),
-            Err(TemplateError::Unset("nobody".into()))
+            filled("${missing}"),
+            Err(TemplateError::Unset("missing".into()))
         );
         assert_eq!(
             filled("${owner"),

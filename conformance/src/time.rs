@@ -1,26 +1,26 @@
-//! Timestamps of the contract: UTC, RFC 3339 with milliseconds and `Z`.
+//! The timestamps of the contract: UTC, RFC 3339 with milliseconds and `Z`. No other form is accepted.
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 
-/// The moment, if the text has the one form that the contract allows.
+/// Parses the only form that the contract allows.
 pub(crate) fn parse(text: &str) -> Option<DateTime<Utc>> {
-    let moment = DateTime::parse_from_rfc3339(text).ok()?.to_utc();
-    (written(moment) == text).then_some(moment)
+    let timestamp = DateTime::parse_from_rfc3339(text).ok()?.to_utc();
+    (format(timestamp) == text).then_some(timestamp)
 }
 
-/// The same text so many milliseconds later.
+/// The same timestamp, moved by a number of milliseconds.
 pub(crate) fn moved(text: &str, by_ms: i64) -> Option<String> {
     let by = TimeDelta::try_milliseconds(by_ms)?;
-    parse(text)?.checked_add_signed(by).map(written)
+    parse(text)?.checked_add_signed(by).map(format)
 }
 
-/// How many milliseconds the second moment lies after the first.
+/// The milliseconds from the first timestamp to the second.
 pub(crate) fn between(first: DateTime<Utc>, second: DateTime<Utc>) -> i64 {
     (second - first).num_milliseconds()
 }
 
-fn written(moment: DateTime<Utc>) -> String {
-    moment.to_rfc3339_opts(SecondsFormat::Millis, true)
+fn format(timestamp: DateTime<Utc>) -> String {
+    timestamp.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! Carries messages to the server and answers back, one connection for each exchange.
+//! Sends messages to a server and receives the answers.
 //!
-//! A connection of its own makes hanging up what it is for a real client: the connection ends, with all that was
-//! on it.
+//! Each exchange has its own connection, so that a step can disconnect as a real client does: by closing it.
 
 mod api_key;
 mod http;
@@ -20,19 +19,19 @@ pub use api_key::ApiKey;
 pub(crate) use servers::Servers;
 pub(crate) use wire::{Wire, unframed};
 
-/// Where the server is.
+/// The address of a server, and the key to use there.
 #[derive(Debug, Clone)]
 pub(crate) struct Server {
     /// Host and port.
     authority: String,
-    /// What stands before `/forrst` and `/rpc`.
+    /// The path before `/forrst` and `/rpc`.
     base_path: String,
     api_key: Option<ApiKey>,
 }
 
-/// Why a text is no server's address.
+/// Why a string is not the address of a server.
 #[derive(Debug, thiserror::Error)]
-#[error("{url:?} is no server's address: {reason}")]
+#[error("{url:?} is not the address of a server: {reason}")]
 pub struct UrlError {
     url: String,
     reason: String,
@@ -53,18 +52,18 @@ pub(crate) enum ExchangeError {
     Closed,
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
-    #[error("the exchange broke off: {0}")]
+    #[error("the exchange failed: {0}")]
     Broken(#[from] tokio::task::JoinError),
 }
 
-/// What came back.
+/// What was received.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answer {
-    /// Of the HTTP response; a WebSocket has none.
+    /// `None` over a WebSocket.
     pub(crate) status: Option<u16>,
-    /// With names in lower case.
+    /// Names are in lower case.
     pub(crate) headers: Vec<(String, String)>,
-    /// Empty where nothing came.
+    /// Empty if nothing was received.
     pub(crate) body: Vec<u8>,
     /// From sending to the last byte.
     pub(crate) elapsed: Duration,
@@ -85,7 +84,7 @@ impl Server {
             url: url.to_owned(),
             reason: reason.to_owned(),
         };
-        let uri: Uri = url.parse().map_err(|_| wrong("it is no URL"))?;
+        let uri: Uri = url.parse().map_err(|_| wrong("it is not a URL"))?;
         match uri.scheme_str() {
             Some("http") => {}
             Some("https" | "wss") => {
@@ -104,12 +103,12 @@ impl Server {
         })
     }
 
-    /// Whether somebody listens there.
+    /// Whether a server accepts connections there.
     pub(crate) async fn reach(&self) -> Result<(), io::Error> {
         self.connect().await.map(drop)
     }
 
-    /// Sends, and comes back while the answer is still to come.
+    /// Sends a message, and returns without waiting for the answer.
     pub(crate) async fn open(&self, wire: Wire) -> Result<Exchange, ExchangeError> {
         let stream = self.connect().await.map_err(ExchangeError::Connect)?;
         let task = match wire {
@@ -132,7 +131,7 @@ impl Server {
     }
 }
 
-/// A message that is under way. Dropping it closes the connection.
+/// A message whose answer is still to come. Dropping it closes the connection.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     task: JoinHandle<Result<Answer, ExchangeError>>,
@@ -150,8 +149,8 @@ impl Exchange {
         }
     }
 
-    /// Comes back when the connection is closed.
-    pub(crate) async fn hang_up(mut self) {
+    /// Closes the connection, and returns when it is closed.
+    pub(crate) async fn close(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;
     }

@@ -1,4 +1,4 @@
-//! A vector: one case, as its file has it.
+//! A vector: one test case. The types here are the parsed form of a file, in which patterns and templates are valid.
 
 mod file;
 #[cfg(test)]
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::pattern::{Pattern, PatternError};
 use crate::template::{Template, TemplateError};
 
-/// A way to reach the server.
+/// How requests are sent to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
@@ -26,7 +26,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// All of them.
+    /// All transports.
     pub const ALL: [Self; 3] = [Self::Http, Self::Rpc, Self::Ws];
 
     /// Its name in vectors and reports.
@@ -39,34 +39,34 @@ impl Transport {
     }
 }
 
-/// One case.
+/// One test case.
 #[derive(Debug)]
 pub struct Vector {
-    /// The folder it lies in: a section of the contract.
+    /// Its folder: a section of the contract.
     pub group: String,
-    /// Its file's name without `.json`, which says the reason it is there.
+    /// The name of its file without `.json`, which says what it tests.
     pub name: String,
-    /// Which line of the contract, or which text, it comes from.
+    /// The line of the contract, or the other text, that it comes from.
     pub source: String,
     /// What it shows, in a sentence.
     pub about: String,
-    /// The transports it makes sense for.
+    /// The transports that it runs over.
     pub transports: Vec<Transport>,
-    /// Whether it uses names that others use too, so that nothing else may run beside it.
+    /// Whether it uses fixed names, so that no other vector may run at the same time.
     pub alone: bool,
     pub(crate) steps: Vec<Step>,
 }
 
-/// Why a file is no vector.
+/// Why a file is not a vector.
 #[derive(Debug, thiserror::Error)]
 pub enum VectorError {
-    /// It is no JSON of the right shape.
+    /// It is not JSON of the right shape.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// It says one thing in its name and another in its content, or the like.
+    /// The file as a whole is inconsistent: for example, its name differs from its `name`.
     #[error("{0}")]
     Vector(String),
-    /// A step makes no sense.
+    /// A step is invalid.
     #[error("step {number}: {reason}")]
     Step {
         /// Counted from 1.
@@ -76,25 +76,25 @@ pub enum VectorError {
     },
 }
 
-/// Why a step makes no sense.
+/// Why a step is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    /// It says what cannot be said together, or leaves out what is needed.
+    /// Its fields do not go together, or one is missing.
     #[error("{0}")]
     Shape(&'static str),
-    /// It waits for or hangs up what is not under way, or never does so.
+    /// A step is started twice, or awaited or disconnected without having been started.
     #[error("{0}")]
     Started(String),
-    /// Its `expect` has a field that means nothing, or one of the wrong type.
+    /// Its `expect` has an unknown field, or one of the wrong type.
     #[error("`expect`: {0}")]
     Expect(serde_json::Error),
-    /// A pattern of its expectation is none.
+    /// A pattern in its `expect` is invalid.
     #[error(transparent)]
     Pattern(#[from] PatternError),
-    /// A `${…}` in its request means nothing.
+    /// A `${…}` in its request is invalid.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// Its `body_base64` is none.
+    /// Its `body_base64` is not valid Base64.
     #[error(transparent)]
     Base64(#[from] base64::DecodeError),
 }
@@ -123,7 +123,7 @@ pub(crate) enum Action {
         message: Message,
         expect: Expect,
         capture: Capture,
-        /// Send again until the expectation holds, for at most so long.
+        /// Send again until the expectation holds, for at most this long.
         until: Option<Duration>,
     },
     Start {
@@ -146,21 +146,21 @@ pub(crate) enum Action {
     },
 }
 
-/// Variables by name, each with the JSON pointer to where its value stands in the answer.
+/// Variables by name, each with the JSON pointer of its value in the answer.
 pub(crate) type Capture = BTreeMap<String, String>;
 
 /// What is sent.
 #[derive(Debug, Clone)]
 pub(crate) enum Message {
-    /// A Forrst request, over whichever transport.
+    /// A Forrst request, over any transport.
     Envelope(Value),
-    /// The same, letter by letter.
+    /// The text of a Forrst request, sent verbatim.
     EnvelopeText(Template),
-    /// An HTTP request as it stands.
+    /// An HTTP request, sent verbatim.
     Http(HttpMessage),
-    /// A JSON-RPC frame as it stands.
+    /// A JSON-RPC frame.
     Frame(Value),
-    /// The same, letter by letter.
+    /// The text of a JSON-RPC frame, sent verbatim.
     FrameText(Template),
 }
 
@@ -188,11 +188,11 @@ pub(crate) struct Expect {
     pub(crate) nothing: bool,
     pub(crate) at_least: Option<Duration>,
     pub(crate) at_most: Option<Duration>,
-    /// As it stands in the file, for reports.
+    /// As written in the file, for reports.
     pub(crate) as_written: Value,
 }
 
-/// How many answers of several must match.
+/// How many of several answers must match.
 #[derive(Debug, Clone)]
 pub(crate) struct Count {
     pub(crate) body: Pattern,

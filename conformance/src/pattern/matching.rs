@@ -1,10 +1,10 @@
-//! A pattern against a value.
+//! Compares a value with a pattern. All differences are collected, each with its JSON pointer, rather than the first only.
 
 use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::{Kind, Pattern};
+use super::{JsonType, Pattern};
 use crate::mismatch::{Mismatch, shown};
 use crate::template::{Template, TemplateError, Variables};
 use crate::time;
@@ -68,7 +68,7 @@ impl Matching<'_> {
                     self.note(pattern, found);
                 }
             }
-            (_, Some(value)) => match self.matches_alone(pattern, value) {
+            (_, Some(value)) => match self.matches_whole(pattern, value) {
                 Ok(true) => {}
                 Ok(false) => self.note(pattern, found),
                 Err(error) => self.note_text(&error.to_string(), found),
@@ -76,13 +76,13 @@ impl Matching<'_> {
         }
     }
 
-    /// Patterns that look at one value and not inside it.
-    fn matches_alone(&self, pattern: &Pattern, value: &Value) -> Result<bool, TemplateError> {
+    /// Patterns for a value as a whole, not for its elements or members.
+    fn matches_whole(&self, pattern: &Pattern, value: &Value) -> Result<bool, TemplateError> {
         let text = value.as_str();
         Ok(match pattern {
             Pattern::Literal(literal) => is_equal(literal, value),
             Pattern::Text(template) => is_equal(&template.fill(self.variables)?, value),
-            Pattern::Kind(kind) => kind.is_of(value),
+            Pattern::Type(json_type) => json_type.matches(value),
             Pattern::Uuid => text.is_some_and(is_uuid_v4),
             Pattern::Timestamp => text.is_some_and(|text| time::parse(text).is_some()),
             Pattern::Fence => text.is_some_and(is_fence),
@@ -105,7 +105,7 @@ impl Matching<'_> {
             } => self
                 .distance(earlier, text)?
                 .is_some_and(|ms| (*at_least_ms..=*at_most_ms).contains(&ms)),
-            // Those that look inside were handled where the value has the shape they need.
+            // The patterns for elements and members are handled in `compare`; here the value has the wrong type for them.
             _ => false,
         })
     }
@@ -166,7 +166,7 @@ impl Matching<'_> {
         }
     }
 
-    /// Whether each pattern can have an element of its own.
+    /// Whether every pattern can be paired with a different element.
     fn assignable(&self, wanted: &[Pattern], found: &[Value]) -> bool {
         let Some((first, others)) = wanted.split_first() else {
             return true;
@@ -195,7 +195,7 @@ impl Matching<'_> {
 
     fn note(&mut self, pattern: &Pattern, found: Option<&Value>) {
         let expected = match pattern {
-            // What is expected is told with its variables, so that it can be compared by eye.
+            // Variables are filled in, so that a reader can compare the two values.
             Pattern::Text(template) => template
                 .fill(self.variables)
                 .map_or_else(|error| error.to_string(), |value| value.to_string()),
@@ -235,8 +235,8 @@ fn is_uuid_v4(text: &str) -> bool {
         })
 }
 
-impl Kind {
-    fn is_of(self, value: &Value) -> bool {
+impl JsonType {
+    fn matches(self, value: &Value) -> bool {
         match self {
             Self::String => value.is_string(),
             Self::Integer => value.is_i64() || value.is_u64(),
@@ -253,13 +253,13 @@ impl fmt::Display for Pattern {
         match self {
             Self::Any => f.write_str("anything"),
             Self::Absent => f.write_str("nothing"),
-            Self::Kind(kind) => write!(f, "any {kind:?}"),
+            Self::Type(json_type) => write!(f, "any {json_type:?}"),
             Self::Uuid => f.write_str("a version 4 UUID"),
             Self::Timestamp => f.write_str("a UTC timestamp with milliseconds and Z"),
             Self::Fence => f.write_str("a fence of 15 digits"),
-            Self::Regex(regex) => write!(f, "a text matching /{regex}/"),
-            Self::Greater(other) => write!(f, "a text after {other}"),
-            Self::Less(other) => write!(f, "a text before {other}"),
+            Self::Regex(regex) => write!(f, "a string matching /{regex}/"),
+            Self::Greater(other) => write!(f, "a string after {other}"),
+            Self::Less(other) => write!(f, "a string before {other}"),
             Self::Text(template) => write!(f, "{template}"),
             Self::Literal(value) => write!(f, "{value}"),
             Self::Range(low, high) => write!(f, "a number from {low} to {high}"),

@@ -1,21 +1,21 @@
-//! From JSON to a pattern.
+//! Parses a pattern from JSON, so that a mistake in a vector is found before anything is sent.
 
 use regex_lite::Regex;
 use serde_json::{Map, Value};
 
-use super::{Kind, Pattern, PatternError};
+use super::{JsonType, Pattern, PatternError};
 use crate::template::Template;
 
 pub(super) fn pattern(value: &Value) -> Result<Pattern, PatternError> {
     match value {
-        Value::String(text) => text_pattern(text),
+        Value::String(text) => string_pattern(text),
         Value::Array(elements) => Ok(Pattern::Array(list(elements)?)),
         Value::Object(members) => object_pattern(members),
         Value::Null | Value::Bool(_) | Value::Number(_) => Ok(Pattern::Literal(value.clone())),
     }
 }
 
-fn text_pattern(text: &str) -> Result<Pattern, PatternError> {
+fn string_pattern(text: &str) -> Result<Pattern, PatternError> {
     if let Some(literal) = text.strip_prefix("$$") {
         return Ok(Pattern::Text(Template::parse(&format!("${literal}"))?));
     }
@@ -25,12 +25,12 @@ fn text_pattern(text: &str) -> Result<Pattern, PatternError> {
     Ok(match text {
         "$any" => Pattern::Any,
         "$absent" => Pattern::Absent,
-        "$string" => Pattern::Kind(Kind::String),
-        "$integer" => Pattern::Kind(Kind::Integer),
-        "$number" => Pattern::Kind(Kind::Number),
-        "$boolean" => Pattern::Kind(Kind::Boolean),
-        "$object" => Pattern::Kind(Kind::Object),
-        "$array" => Pattern::Kind(Kind::Array),
+        "$string" => Pattern::Type(JsonType::String),
+        "$integer" => Pattern::Type(JsonType::Integer),
+        "$number" => Pattern::Type(JsonType::Number),
+        "$boolean" => Pattern::Type(JsonType::Boolean),
+        "$object" => Pattern::Type(JsonType::Object),
+        "$array" => Pattern::Type(JsonType::Array),
         "$uuid" => Pattern::Uuid,
         "$timestamp" => Pattern::Timestamp,
         "$fence" => Pattern::Fence,

@@ -51,7 +51,7 @@ fn exact_objects_have_no_other_members() {
 }
 
 #[test]
-fn absent_members_must_not_be_there_even_as_null() {
+fn absent_members_must_not_be_present_even_as_null() {
     assert!(matches(json!({"a": "$absent"}), json!({})));
     assert!(!matches(json!({"a": "$absent"}), json!({"a": null})));
     assert!(matches(json!({"a": null}), json!({"a": null})));
@@ -72,7 +72,7 @@ fn unordered_arrays_pair_each_pattern_with_an_element_of_its_own() {
     assert!(matches(json!({"$unordered": [1, 2]}), json!([2, 1])));
     assert!(!matches(json!({"$unordered": [1, 1]}), json!([1, 2])));
     assert!(!matches(json!({"$unordered": [1]}), json!([1, 1])));
-    // The first pattern must leave the only element that the second can have.
+    // The first pattern must not take the only element that the second one matches.
     assert!(matches(
         json!({"$unordered": ["$integer", 1]}),
         json!([1, 2])
@@ -80,7 +80,7 @@ fn unordered_arrays_pair_each_pattern_with_an_element_of_its_own() {
 }
 
 #[test]
-fn contains_and_each_look_at_the_elements() {
+fn contains_and_each_compare_the_elements() {
     assert!(matches(json!({"$contains": [2, 1]}), json!([1, 2, 3])));
     assert!(!matches(json!({"$contains": [4]}), json!([1, 2, 3])));
     assert!(matches(json!({"$each": "$integer"}), json!([1, 2])));
@@ -92,7 +92,7 @@ fn contains_and_each_look_at_the_elements() {
 }
 
 #[test]
-fn types_are_told_apart() {
+fn types_are_distinguished() {
     for (pattern, value) in [
         ("$string", json!("")),
         ("$integer", json!(-3)),
@@ -169,13 +169,13 @@ fn numbers_are_equal_by_value() {
 }
 
 #[test]
-fn texts_are_filled_in_and_dollars_escaped() {
+fn strings_are_filled_in_and_dollars_escaped() {
     assert!(matches(json!("${owner}"), json!("me")));
     assert!(matches(json!("lock:${owner}"), json!("lock:me")));
     assert!(matches(json!("$$any"), json!("$any")));
     assert!(matches(json!("$regex:^a+$"), json!("aaa")));
     assert!(!matches(json!("$regex:^a+$"), json!("ab")));
-    assert!(!matches(json!("${nobody}"), json!("me")));
+    assert!(!matches(json!("${missing}"), json!("me")));
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn patterns_combine() {
         json!({"$all_of": [{"$contains": [1]}, {"$not": {"$contains": [2]}}]}),
         json!([1, 3])
     ));
-    // Something that need not be there, but if it is, then so.
+    // An optional member, which has a fixed value if it is present.
     assert!(matches(
         json!({"a": {"$one_of": ["$absent", 1]}}),
         json!({})
@@ -213,7 +213,7 @@ fn misspelt_matchers_are_found_when_reading() {
 }
 
 #[test]
-fn a_mismatch_says_what_was_expected_and_what_came() {
+fn a_mismatch_says_what_was_expected_and_what_was_found() {
     let pattern = Pattern::parse(&json!({"a": [{"b": "${owner}"}]})).unwrap();
     let found = json!({"a": [{"b": "you"}]});
     let mismatches = pattern.mismatches(Some(&found), &variables());

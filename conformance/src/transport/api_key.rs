@@ -1,15 +1,15 @@
-//! Who plays the vectors.
+//! The API key of the caller that plays the vectors. It is never printed.
 
 use std::fmt;
 
 use hyper::header::{HeaderValue, InvalidHeaderValue};
 
-/// An API key, which does not show itself.
+/// An API key, which `Debug` does not print.
 #[derive(Clone)]
 pub struct ApiKey(String);
 
 impl ApiKey {
-    /// As `Authorization` has it.
+    /// The value of the `Authorization` header.
     pub(super) fn header(&self) -> Result<HeaderValue, InvalidHeaderValue> {
         let mut value = HeaderValue::try_from(format!("Bearer {}", self.0))?;
         value.set_sensitive(true);

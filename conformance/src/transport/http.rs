@@ -1,4 +1,4 @@
-//! One HTTP/1.1 request over a connection of its own.
+//! One HTTP/1.1 request over its own connection. It is written to the connection as the vector has it.
 
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
@@ -23,9 +23,10 @@ pub(super) async fn exchange(
     for (name, value) in &request.headers {
         builder = builder.header(name, value);
     }
-    let names_a_key = |(name, _): &(String, String)| name.eq_ignore_ascii_case("authorization");
+    let is_authorization =
+        |(name, _): &(String, String)| name.eq_ignore_ascii_case("authorization");
     if let Some(key) = &server.api_key
-        && !request.headers.iter().any(names_a_key)
+        && !request.headers.iter().any(is_authorization)
     {
         builder = builder.header(
             AUTHORIZATION,
@@ -50,7 +51,7 @@ pub(super) async fn exchange(
         })
     };
     tokio::pin!(answer, connection);
-    // What the connection has received is still there for the answer when the server closes it.
+    // If the server closes the connection, what it sent before that can still be read.
     tokio::select! {
         biased;
         answer = &mut answer => answer,

@@ -1,23 +1,23 @@
-//! Several servers that share one store.
+//! Several servers that share one store, used in turn: what one of them does has to hold at all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Exchange, ExchangeError, Server, Wire};
 
-/// One server, or several of which the other is asked each time.
+/// One server, or several that receive the requests in turn.
 #[derive(Debug, Clone)]
 pub(crate) struct Servers {
     all: Arc<[Server]>,
-    asked: Arc<AtomicUsize>,
+    next: Arc<AtomicUsize>,
 }
 
 impl Servers {
-    /// There has to be one at least.
+    /// There must be at least one.
     pub(crate) fn new(all: Vec<Server>) -> Self {
         Self {
             all: all.into(),
-            asked: Arc::default(),
+            next: Arc::default(),
         }
     }
 
@@ -25,21 +25,21 @@ impl Servers {
         self.all.len()
     }
 
-    /// The same ones, from the first on.
-    pub(crate) fn beginning_again(&self) -> Self {
+    /// The same servers, starting with the first one again.
+    pub(crate) fn from_the_first(&self) -> Self {
         Self {
             all: self.all.clone(),
-            asked: Arc::default(),
+            next: Arc::default(),
         }
     }
 
-    /// Sends, and comes back while the answer is still to come.
+    /// Sends a message to the next server, and returns without waiting for the answer.
     pub(crate) async fn open(&self, wire: Wire) -> Result<Exchange, ExchangeError> {
-        // Servers share locks, but not what their functions remember.
-        let index = if wire.asks_for_the_counter() {
+        // Servers share locks, but not the state of their functions.
+        let index = if wire.calls_the_counter() {
             0
         } else {
-            self.asked.fetch_add(1, Ordering::Relaxed) % self.all.len()
+            self.next.fetch_add(1, Ordering::Relaxed) % self.all.len()
         };
         self.all[index].open(wire).await
     }

@@ -1,11 +1,11 @@
-//! A message as it goes over the wire.
+//! A message as it is sent: variables are filled in, and the envelope is in the frame of its transport.
 
 use serde_json::{Value, json};
 
 use crate::template::{self, TemplateError, Variables};
 use crate::vector::{HttpBody, HttpMessage, Message, Transport};
 
-/// What is sent, with nothing left to fill in.
+/// A message with all variables filled in.
 #[derive(Debug, Clone)]
 pub(crate) enum Wire {
     Http(HttpRequest),
@@ -20,11 +20,11 @@ pub(crate) struct HttpRequest {
     pub(crate) body: Vec<u8>,
 }
 
-/// The id of the frames that the runner puts around envelopes.
+/// The id of the JSON-RPC frames in which the runner sends envelopes.
 pub(crate) const FRAME_ID: u64 = 1;
 
 impl Wire {
-    pub(crate) fn of(
+    pub(crate) fn from_message(
         message: &Message,
         transport: Transport,
         variables: &Variables,
@@ -38,11 +38,11 @@ impl Wire {
                 Self::frame(template::fill(value, variables)?.to_string(), transport)
             }
             Message::FrameText(text) => Self::frame(text.fill_text(variables)?, transport),
-            Message::Http(message) => Self::Http(HttpRequest::of(message, variables)?),
+            Message::Http(message) => Self::Http(HttpRequest::from_message(message, variables)?),
         })
     }
 
-    /// The text goes into the frame as it is, so that what is wrong with it arrives.
+    /// The text is put into the frame verbatim, so that invalid JSON reaches the server.
     fn envelope(text: &str, transport: Transport) -> Self {
         if transport == Transport::Http {
             return Self::Http(HttpRequest::json("/forrst", text.to_owned()));
@@ -61,8 +61,8 @@ impl Wire {
         }
     }
 
-    /// Whether it calls the demo function that remembers something.
-    pub(crate) fn asks_for_the_counter(&self) -> bool {
+    /// Whether it calls the demo function that has state.
+    pub(crate) fn calls_the_counter(&self) -> bool {
         let text = match self {
             Self::Ws(text) => text.as_bytes(),
             Self::Http(request) => &request.body,
@@ -71,7 +71,7 @@ impl Wire {
         text.windows(call.len()).any(|window| window == call)
     }
 
-    /// For reports.
+    /// The message as it is printed in reports.
     pub(crate) fn shown(&self) -> String {
         match self {
             Self::Ws(text) => format!("WebSocket /rpc {text}"),
@@ -95,7 +95,7 @@ impl HttpRequest {
         }
     }
 
-    fn of(message: &HttpMessage, variables: &Variables) -> Result<Self, TemplateError> {
+    fn from_message(message: &HttpMessage, variables: &Variables) -> Result<Self, TemplateError> {
         Ok(Self {
             method: message.method.clone(),
             path: message.path.clone(),
@@ -112,7 +112,7 @@ impl HttpRequest {
     }
 }
 
-/// The Forrst answer inside a frame that the runner's own frame is answered with.
+/// The Forrst response in the answer to a frame of the runner.
 pub(crate) fn unframed(frame: &Value) -> Option<&Value> {
     let members = frame.as_object()?;
     let is_answer = members.get("jsonrpc")? == "2.0"
@@ -128,7 +128,9 @@ mod tests {
 
     fn shown(message: &Message, transport: Transport) -> String {
         let variables = Variables::from([("x".to_owned(), json!("y"))]);
-        Wire::of(message, transport, &variables).unwrap().shown()
+        Wire::from_message(message, transport, &variables)
+            .unwrap()
+            .shown()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One message over a WebSocket of its own.
+//! One message over its own WebSocket. The first message that arrives is the answer.
 
 use futures_util::{SinkExt, StreamExt};
 use hyper::header::AUTHORIZATION;

@@ -1,4 +1,4 @@
-//! From a file to a vector. Whatever can be wrong with a vector is found here, before anything is sent.
+//! Parses the file of a vector. Every mistake in a vector is found here, before anything is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -94,18 +94,18 @@ fn forrst() -> String {
 pub(super) fn vector(group: &str, name: &str, text: &str) -> Result<Vector, VectorError> {
     let file: VectorFile = serde_json::from_str(text)?;
     if file.name != name {
-        let reason = format!("the vector's name is {:?}, its file's {name:?}", file.name);
+        let reason = format!("`name` is {:?}, but the file is called {name:?}", file.name);
         return Err(VectorError::Vector(reason));
     }
     let steps = steps(file.steps)?;
-    let sensible = sensible_transports(&steps);
-    let transports = file.transports.unwrap_or_else(|| sensible.clone());
+    let possible = possible_transports(&steps);
+    let transports = file.transports.unwrap_or_else(|| possible.clone());
     if transports.is_empty()
         || !transports
             .iter()
-            .all(|transport| sensible.contains(transport))
+            .all(|transport| possible.contains(transport))
     {
-        let reason = format!("`transports` must be some of {sensible:?}, as its steps need");
+        let reason = format!("`transports` must be some of {possible:?}, because of its steps");
         return Err(VectorError::Vector(reason));
     }
     Ok(Vector {
@@ -120,13 +120,13 @@ pub(super) fn vector(group: &str, name: &str, text: &str) -> Result<Vector, Vect
 }
 
 fn steps(files: Vec<StepFile>) -> Result<Vec<Step>, VectorError> {
-    let mut under_way = BTreeSet::new();
+    let mut in_flight = BTreeSet::new();
     let mut steps = Vec::new();
     for (index, file) in files.into_iter().enumerate() {
         let number = index + 1;
         let step = step(file, number)
             .and_then(|step| {
-                follow(&step.action, &mut under_way)?;
+                track(&step.action, &mut in_flight)?;
                 Ok(step)
             })
             .map_err(|reason| VectorError::Step { number, reason })?;
@@ -135,22 +135,22 @@ fn steps(files: Vec<StepFile>) -> Result<Vec<Step>, VectorError> {
     if steps.is_empty() {
         return Err(VectorError::Vector("there are no steps".to_owned()));
     }
-    match under_way.pop_first() {
+    match in_flight.pop_first() {
         None => Ok(steps),
         Some(name) => Err(VectorError::Vector(format!(
-            "`{name}` is started, but neither awaited nor hung up"
+            "`{name}` is started, but there is no `await` or `hang_up` for it"
         ))),
     }
 }
 
-/// What is started has to end, and only what is started can.
-fn follow(action: &Action, under_way: &mut BTreeSet<String>) -> Result<(), StepError> {
+/// A started step has to be awaited or disconnected, and only a started step can be.
+fn track(action: &Action, in_flight: &mut BTreeSet<String>) -> Result<(), StepError> {
     match action {
-        Action::Start { name, .. } if !under_way.insert(name.clone()) => {
+        Action::Start { name, .. } if !in_flight.insert(name.clone()) => {
             Err(StepError::Started(format!("`{name}` is started twice")))
         }
-        Action::Await { name, .. } | Action::HangUp { name } if !under_way.remove(name) => {
-            Err(StepError::Started(format!("`{name}` is not under way")))
+        Action::Await { name, .. } | Action::HangUp { name } if !in_flight.remove(name) => {
+            Err(StepError::Started(format!("`{name}` has not been started")))
         }
         _ => Ok(()),
     }
@@ -159,16 +159,16 @@ fn follow(action: &Action, under_way: &mut BTreeSet<String>) -> Result<(), StepE
 fn step(mut file: StepFile, number: usize) -> Result<Step, StepError> {
     let about = file.about.take();
     let action = match message(&mut file, number)? {
-        Some(message) => sending(message, &mut file)?,
-        None => not_sending(&mut file, number)?,
+        Some(message) => sending_action(message, &mut file)?,
+        None => other_action(&mut file, number)?,
     };
-    if file.has_more() {
-        return Err(StepError::Shape("its fields do not belong together"));
+    if file.has_unused_fields() {
+        return Err(StepError::Shape("its fields do not go together"));
     }
     Ok(Step { about, action })
 }
 
-fn sending(message: Message, file: &mut StepFile) -> Result<Action, StepError> {
+fn sending_action(message: Message, file: &mut StepFile) -> Result<Action, StepError> {
     if let Some(name) = file.start.take() {
         return Ok(Action::Start { name, message });
     }
@@ -180,7 +180,7 @@ fn sending(message: Message, file: &mut StepFile) -> Result<Action, StepError> {
     })
 }
 
-fn not_sending(file: &mut StepFile, number: usize) -> Result<Action, StepError> {
+fn other_action(file: &mut StepFile, number: usize) -> Result<Action, StepError> {
     if let Some(name) = file.r#await.take() {
         return Ok(Action::Await {
             name,
@@ -204,7 +204,7 @@ fn not_sending(file: &mut StepFile, number: usize) -> Result<Action, StepError> 
             counts: counts(file.counts.take().unwrap_or_default())?,
         });
     }
-    Err(StepError::Shape("it does nothing"))
+    Err(StepError::Shape("it has no action"))
 }
 
 fn together(file: StepFile, number: usize) -> Result<(Message, Expect), StepError> {
@@ -246,11 +246,11 @@ fn message(file: &mut StepFile, number: usize) -> Result<Option<Message>, StepEr
     if found.is_empty() {
         Ok(message)
     } else {
-        Err(StepError::Shape("it sends two things at once"))
+        Err(StepError::Shape("it sends more than one message"))
     }
 }
 
-/// The envelope around a call, which is the same in most vectors.
+/// The default envelope around a call.
 fn envelope(call: &Value, file: &mut StepFile, number: usize) -> Value {
     let mut envelope = json!({
         "protocol": { "name": "forrst", "version": "0.1.0" },
@@ -274,7 +274,7 @@ fn http_message(file: HttpFile) -> Result<HttpMessage, StepError> {
         .map(|(name, value)| Ok((name, Template::parse(&value)?)))
         .collect::<Result<_, StepError>>()?;
     let body = match (file.body, file.body_base64) {
-        (Some(_), Some(_)) => return Err(StepError::Shape("it has two bodies")),
+        (Some(_), Some(_)) => return Err(StepError::Shape("it has both `body` and `body_base64`")),
         (None, Some(encoded)) => HttpBody::Bytes(STANDARD.decode(encoded)?),
         (body, None) => HttpBody::Text(Template::parse(&body.unwrap_or_default())?),
     };
@@ -290,10 +290,10 @@ fn expectation(file: &mut StepFile) -> Result<Expect, StepError> {
     let as_written = file
         .expect
         .take()
-        .ok_or(StepError::Shape("it has no `expect`: say at least `{}`"))?;
+        .ok_or(StepError::Shape("it has no `expect`; write at least `{}`"))?;
     let file: ExpectFile = serde_json::from_value(as_written.clone()).map_err(StepError::Expect)?;
     if file.nothing && file.body.is_some() {
-        return Err(StepError::Shape("it expects a body and nothing"));
+        return Err(StepError::Shape("it expects both a body and no answer"));
     }
     Ok(Expect {
         status: file.status,
@@ -322,16 +322,16 @@ fn counts(files: Vec<CountFile>) -> Result<Vec<Count>, StepError> {
         .collect()
 }
 
-fn sensible_transports(steps: &[Step]) -> Vec<Transport> {
-    let mut sensible = Transport::ALL.to_vec();
+fn possible_transports(steps: &[Step]) -> Vec<Transport> {
+    let mut possible = Transport::ALL.to_vec();
     for message in steps.iter().flat_map(|step| step.action.messages()) {
-        sensible.retain(|transport| match message {
+        possible.retain(|transport| match message {
             Message::Envelope(_) | Message::EnvelopeText(_) => true,
             Message::Http(_) => *transport == Transport::Http,
             Message::Frame(_) | Message::FrameText(_) => *transport != Transport::Http,
         });
     }
-    sensible
+    possible
 }
 
 impl Action {
@@ -345,8 +345,8 @@ impl Action {
 }
 
 impl StepFile {
-    /// Whether fields are left that the step's action had no use for.
-    fn has_more(&self) -> bool {
+    /// Whether fields are left that the step's action does not use.
+    fn has_unused_fields(&self) -> bool {
         let Self {
             about: _,
             call,

@@ -78,21 +78,21 @@ fn transports_can_be_fewer_but_not_others() {
 }
 
 #[test]
-fn the_name_is_the_file_s() {
+fn the_name_is_that_of_the_file() {
     let file = json!({"name": "m", "source": "s", "about": "a", "steps": [{"sleep_ms": 1}]});
     assert!(parse_file(file).is_err());
 }
 
 #[test]
-fn what_is_started_ends() {
-    assert!(refused(json!([{"start": "x", "request": {}}])).contains("neither awaited"));
-    assert!(refused(json!([{"await": "x", "expect": {}}])).contains("not under way"));
+fn a_started_step_is_awaited_or_disconnected() {
+    assert!(refused(json!([{"start": "x", "request": {}}])).contains("no `await`"));
+    assert!(refused(json!([{"await": "x", "expect": {}}])).contains("has not been started"));
     let twice = json!([{"start": "x", "request": {}}, {"start": "x", "request": {}}]);
     assert!(refused(twice).contains("started twice"));
 }
 
 #[test]
-fn steps_that_make_no_sense_are_refused() {
+fn invalid_steps_are_refused() {
     for steps in [
         json!([]),
         json!([{}]),

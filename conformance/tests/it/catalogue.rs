@@ -1,4 +1,4 @@
-//! The vectors themselves: each can be read, and says what it is.
+//! Every vector can be parsed, names its source, and has a name of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use forrst_conformance::{Transport, embedded, in_folder};
 
 #[test]
-fn every_vector_can_be_read() {
+fn every_vector_can_be_parsed() {
     let vectors = embedded().unwrap();
     let groups: BTreeSet<&str> = vectors.iter().map(|vector| vector.group.as_str()).collect();
     assert_eq!(
@@ -26,7 +26,7 @@ fn every_vector_can_be_read() {
 }
 
 #[test]
-fn every_vector_says_what_it_is() {
+fn every_vector_has_a_description_and_a_source() {
     for vector in embedded().unwrap() {
         let path = vector.path();
         assert!(vector.about.ends_with('.'), "{path}: {}", vector.about);
@@ -37,7 +37,7 @@ fn every_vector_says_what_it_is() {
 }
 
 #[test]
-fn no_two_vectors_have_one_name() {
+fn no_two_vectors_have_the_same_name() {
     let mut seen = BTreeMap::new();
     for vector in embedded().unwrap() {
         let other = seen.insert(vector.name.clone(), vector.group.clone());
@@ -46,7 +46,7 @@ fn no_two_vectors_have_one_name() {
 }
 
 #[test]
-fn groups_go_over_the_transports_they_are_about() {
+fn each_group_runs_over_its_transports() {
     for vector in embedded().unwrap() {
         let path = vector.path();
         match vector.group.as_str() {
@@ -60,7 +60,7 @@ fn groups_go_over_the_transports_they_are_about() {
 }
 
 #[test]
-fn the_embedded_vectors_are_those_of_the_folder() {
+fn the_embedded_vectors_are_those_in_the_folder() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors");
     let paths = |vectors: Vec<forrst_conformance::Vector>| -> Vec<String> {
         vectors

@@ -1,4 +1,4 @@
-//! The vectors, and what plays them.
+//! Tests of the vectors and of the runner that plays them.
 
 mod catalogue;
 mod runner;

@@ -1,4 +1,4 @@
-//! The runner itself, against a server that does as it is told.
+//! Tests of the runner against a stub server with scripted answers.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -11,26 +11,26 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// Answers each request with the next of its answers, the last one again and again; `null` never answers.
+/// A server that answers each request with the next of its answers, and repeats the last one. It never answers where that is `null`.
 struct Stub {
     url: String,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<StubState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct StubState {
     answers: VecDeque<Value>,
     requests: Vec<Value>,
-    hung_up: usize,
+    disconnects: usize,
 }
 
 impl Stub {
     async fn start(answers: impl IntoIterator<Item = Value>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let state = Arc::new(Mutex::new(State {
+        let state = Arc::new(Mutex::new(StubState {
             answers: answers.into_iter().collect(),
-            ..State::default()
+            ..StubState::default()
         }));
         let shared = state.clone();
         tokio::spawn(async move {
@@ -45,12 +45,12 @@ impl Stub {
         self.state.lock().unwrap().requests.clone()
     }
 
-    fn hung_up(&self) -> usize {
-        self.state.lock().unwrap().hung_up
+    fn disconnects(&self) -> usize {
+        self.state.lock().unwrap().disconnects
     }
 }
 
-async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
+async fn serve(mut stream: TcpStream, state: Arc<Mutex<StubState>>) {
     let Some(request) = read_request(&mut stream).await else {
         return;
     };
@@ -64,7 +64,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
     };
     if answer.is_null() {
         if let Ok(0) | Err(_) = stream.read(&mut [0; 1]).await {
-            state.lock().unwrap().hung_up += 1;
+            state.lock().unwrap().disconnects += 1;
         }
         return;
     }
@@ -105,7 +105,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<Value> {
     }
 }
 
-/// A folder with one vector, gone with the test.
+/// A folder with one vector, removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -162,7 +162,7 @@ fn call(expect: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_captured_value_goes_into_later_requests_and_expectations() {
+async fn a_captured_value_is_used_in_later_requests_and_expectations() {
     let stub = Stub::start([json!({"result": {"owner": "me"}})]).await;
     let steps = json!([
         {"call": {"function": "a.b"}, "expect": {}, "capture": {"owner": "/result/owner"}},
@@ -178,7 +178,7 @@ async fn a_captured_value_goes_into_later_requests_and_expectations() {
 }
 
 #[tokio::test]
-async fn nothing_to_capture_is_a_failure() {
+async fn a_missing_value_to_capture_is_a_failure() {
     let stub = Stub::start([json!({"result": {}})]).await;
     let steps = json!([{"call": {"function": "a.b"}, "expect": {}, "capture": {"x": "/result/x"}}]);
     assert_eq!(fails(&stub, steps).await.mismatches[0].at, "/result/x");
@@ -200,7 +200,7 @@ async fn the_first_step_that_fails_ends_the_vector() {
 }
 
 #[tokio::test]
-async fn the_rules_are_checked_where_a_vector_expects_nothing() {
+async fn the_rules_are_checked_even_if_a_vector_expects_nothing() {
     let stub = Stub::start([json!({"result": 1, "id": "another"})]).await;
     assert_eq!(
         fails(&stub, json!([call(&json!({}))])).await.mismatches[0].at,
@@ -209,7 +209,7 @@ async fn the_rules_are_checked_where_a_vector_expects_nothing() {
 }
 
 #[tokio::test]
-async fn until_sends_again_until_the_expectation_holds() {
+async fn until_retries_until_the_expectation_holds() {
     let not_yet = || json!({"result": {"locked": true}});
     let stub = Stub::start([not_yet(), not_yet(), json!({"result": {"locked": false}})]).await;
     let mut step = call(&json!({"body": {"result": {"locked": false}}}));
@@ -228,7 +228,7 @@ async fn until_gives_up() {
 }
 
 #[tokio::test]
-async fn a_started_step_runs_beside_the_others_and_hanging_up_closes_its_connection() {
+async fn a_started_step_runs_concurrently_and_hang_up_closes_its_connection() {
     let stub = Stub::start([Value::Null, json!({"result": 1})]).await;
     let steps = json!([
         {"start": "waiter", "call": {"function": "a.b"}},
@@ -238,7 +238,7 @@ async fn a_started_step_runs_beside_the_others_and_hanging_up_closes_its_connect
     ]);
     passes(&stub, steps).await;
     timeout(Duration::from_secs(5), async {
-        while stub.hung_up() == 0 {
+        while stub.disconnects() == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
@@ -271,7 +271,7 @@ async fn an_answer_that_never_comes_is_a_failure() {
 }
 
 #[tokio::test]
-async fn times_are_bounded() {
+async fn time_limits_are_checked() {
     let stub = Stub::start([json!({"result": 1})]).await;
     let failure = fails(&stub, json!([call(&json!({"at_least_ms": 400}))])).await;
     assert_eq!(failure.mismatches[0].at, "time");
@@ -325,7 +325,7 @@ async fn a_vector_for_another_transport_is_skipped() {
 }
 
 #[tokio::test]
-async fn a_run_that_cannot_be_is_an_error_and_no_report() {
+async fn a_run_that_cannot_start_is_an_error_and_has_no_report() {
     let options = Options::default();
     let unreachable = run("http://127.0.0.1:1", &options).await;
     assert!(matches!(unreachable, Err(RunError::Unreachable { .. })));
@@ -340,7 +340,7 @@ async fn a_run_that_cannot_be_is_an_error_and_no_report() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_opens_a_websocket_is_given_up() {
+async fn a_websocket_that_is_never_opened_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let folder = Folder::over("ws", &json!([call(&json!({"body": {}}))]));
