@@ -1,8 +1,8 @@
-//! Load on a server, in one of two forms.
+//! The load generator, with two kinds of load.
 //!
 //! *Closed loop*: each caller sends its next request when the last one is answered. That finds the highest throughput, and says
-//! little about latency, because a slow server is asked less often. *Open loop*: requests are due at fixed times, whatever the
-//! server does, and the time until the answer counts from then, also for requests that had to wait for a free connection.
+//! little about latency, because a slow server gets fewer requests. *Open loop*: requests are due at fixed times, whatever the
+//! server does, and latency counts from the due time, even if a request had to wait for a free connection.
 
 mod connection;
 mod operations;
@@ -18,28 +18,28 @@ use tokio::task::JoinSet;
 
 pub(crate) use operations::{repeat, repeat_at};
 
-use crate::process::CpuTime;
+use crate::process::cpu_time;
 use crate::serve::Address;
 use crate::wire::Codec;
 
-/// How long a run may take to settle before it is measured, as a part of its duration.
+/// How long a run warms up before it is measured, as a fraction of its duration.
 const WARM_UP: f64 = 0.2;
 
-/// When callers that do not come to an end are given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long after the end of a run callers may take to finish.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// When requests are sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pace {
-    /// As soon as the last one is answered.
+    /// As soon as the previous request is answered.
     Closed,
-    /// So many each second, evenly spread.
+    /// At this rate, evenly spread.
     Open { per_second: f64 },
-    /// As `Closed`, until so many are done; nothing is timed.
+    /// As `Closed`, for this number of requests; nothing is timed.
     Count(u64),
 }
 
-/// Who sends them.
+/// How many callers send requests, and over which connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Callers {
     pub(crate) count: usize,
@@ -57,7 +57,7 @@ impl Callers {
     }
 }
 
-/// The part of a run that counts.
+/// The part of a run that is measured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
     pub(crate) opens: Instant,
@@ -73,8 +73,8 @@ impl Window {
         }
     }
 
-    fn contains(self, moment: Instant) -> bool {
-        self.opens <= moment && moment < self.closes
+    fn contains(self, instant: Instant) -> bool {
+        self.opens <= instant && instant < self.closes
     }
 
     fn seconds(self) -> f64 {
@@ -82,7 +82,7 @@ impl Window {
     }
 }
 
-/// What callers have seen.
+/// The number of requests that are done, and their latencies.
 pub(crate) struct Tally {
     pub(crate) done: u64,
     /// In nanoseconds.
@@ -112,7 +112,7 @@ impl Tally {
     }
 }
 
-/// The processes whose CPU time is watched, or what they spend.
+/// The processes whose CPU time is measured, or the results.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Watched<T> {
     pub(crate) server: Option<T>,
@@ -120,7 +120,7 @@ pub(crate) struct Watched<T> {
 }
 
 impl Watched<u32> {
-    /// A store that the load generator uses itself.
+    /// The store only: the load generator uses it without a server.
     pub(crate) fn store(pid: u32) -> Self {
         Self {
             server: None,
@@ -129,26 +129,26 @@ impl Watched<u32> {
     }
 }
 
-/// A run.
+/// The result of a run.
 pub(crate) struct Measured {
     pub(crate) per_second: f64,
     pub(crate) done: u64,
     pub(crate) latencies: Histogram<u64>,
-    /// CPU of the processes that were watched for each request, in microseconds.
+    /// CPU time of the watched processes per request, in microseconds.
     pub(crate) cpu_micros: Watched<f64>,
-    /// The same of the load generator.
+    /// CPU time of the load generator per request, in microseconds.
     pub(crate) own_cpu_micros: f64,
 }
 
 impl Measured {
-    /// Two runs at the same time that watched a server each, and the same store.
+    /// Combines two simultaneous runs that watched one server each, and the same store.
     pub(crate) fn together(mut self, other: &Self) -> Self {
         let (own, others) = (self.done as f64, other.done as f64);
         let all = (own + others).max(1.0);
         let servers = self.cpu_micros.server.zip(other.cpu_micros.server);
         self.cpu_micros = Watched {
             server: servers.map(|(first, second)| (first * own + second * others) / all),
-            // Each run has seen all of it, and divided it by its own requests only.
+            // Each run measured the CPU time of both, and divided it by its own requests only.
             store: self.cpu_micros.store.map(|store| store * own / all),
         };
         self.own_cpu_micros *= own / all;
@@ -165,7 +165,7 @@ impl Measured {
     }
 }
 
-/// Runs the callers against a server and watches what these processes spend on it.
+/// Runs the callers against a server, and measures the CPU time of the watched processes.
 pub(crate) async fn drive(
     address: &Address,
     codec: &(dyn Fn() -> Box<dyn Codec> + Sync),
@@ -201,13 +201,13 @@ pub(crate) async fn drive(
     measure(tasks, window, watched).await
 }
 
-/// Each connection or caller of the whole program has a billion numbers of its own, so that every key is a fresh one.
+/// Reserves a billion serial numbers for a connection or caller, so that every key of the program is used once.
 fn first_serial() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed) * 1_000_000_000
 }
 
-/// Collects what the tasks have seen, and what processes have spent in the window.
+/// Collects the results of the tasks, and the CPU time that was spent in the window.
 async fn measure(
     mut tasks: JoinSet<Result<Tally, String>>,
     window: Window,
@@ -222,11 +222,11 @@ async fn measure(
         }
         Ok(())
     };
-    let gives_up_at = window.closes + PATIENCE;
-    let ended = tokio::time::timeout_at(gives_up_at.into(), all).await;
-    ended.unwrap_or_else(|_| Err(format!("no answer for {PATIENCE:?}")))?;
+    let finish_by = window.closes + FINISH_TIMEOUT;
+    let ended = tokio::time::timeout_at(finish_by.into(), all).await;
+    ended.unwrap_or_else(|_| Err(format!("no answer for {FINISH_TIMEOUT:?}")))?;
     let (spent, own) = match Instant::now() < window.closes {
-        // It was counted, not timed.
+        // With `Pace::Count` nothing is timed.
         true => Default::default(),
         false => cpu.await.map_err(|error| error.to_string())??,
     };
@@ -243,15 +243,15 @@ async fn measure(
     })
 }
 
-/// What processes spend in the window, and what this one does.
+/// The CPU time in the window: of the watched processes, and of this one.
 async fn cpu_in(
     window: Window,
     watched: Watched<u32>,
 ) -> Result<(Watched<Duration>, Duration), String> {
     tokio::time::sleep_until(window.opens.into()).await;
-    let before = (sample(watched)?, CpuTime::of(std::process::id())?);
+    let before = (sample(watched)?, cpu_time(std::process::id())?);
     tokio::time::sleep_until(window.closes.into()).await;
-    let after = (sample(watched)?, CpuTime::of(std::process::id())?);
+    let after = (sample(watched)?, cpu_time(std::process::id())?);
     let spent = |after: Option<Duration>, before: Option<Duration>| {
         after
             .zip(before)
@@ -266,8 +266,8 @@ async fn cpu_in(
 
 fn sample(watched: Watched<u32>) -> Result<Watched<Duration>, String> {
     Ok(Watched {
-        server: watched.server.map(CpuTime::of).transpose()?,
-        store: watched.store.map(CpuTime::of).transpose()?,
+        server: watched.server.map(cpu_time).transpose()?,
+        store: watched.store.map(cpu_time).transpose()?,
     })
 }
 

@@ -1,4 +1,4 @@
-//! What it was measured on.
+//! The machine on which the run takes place, for the head of the report.
 
 use serde::Serialize;
 
@@ -8,12 +8,12 @@ pub(crate) struct Machine {
     cpu: String,
     kernel: String,
     memory_gib: u64,
-    /// Of the last minute, when the run began: other work on the machine takes from what is measured.
+    /// The load average of the last minute when the run began: other load on the machine distorts the results.
     load: String,
 }
 
 impl Machine {
-    pub(crate) fn this() -> Self {
+    pub(crate) fn detect() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let value = |text: &str, name: &str| {
             let line = text.lines().find(|line| line.starts_with(name));

@@ -1,8 +1,7 @@
 //! The benchmark: `cargo run --release -p forrst-bench`.
 //!
-//! It judges by ratios: everything that is compared runs on this machine within one run and in turns, so that whatever slows
-//! the machine down for a moment slows all of them down. Servers are processes of their own, on free ports and in temporary
-//! folders.
+//! The results are ratios: everything that is compared runs on this machine within one run and in turns, so that other load on
+//! the machine affects all of it alike. Servers are separate processes, on free ports and in temporary folders.
 
 // Rates, shares and counts for people: none of them needs 53 bits.
 #![expect(
@@ -31,8 +30,8 @@ use mimalloc::MiMalloc;
 
 use options::{Arguments, Hidden};
 
-/// The allocator of the `forrst` binary, for everything that is compared. It counts for each thread apart, so what is counted is
-/// hardly slowed down by it.
+/// The allocator of the `forrst` binary, for everything that is compared. Its counters are per thread, so that counting costs
+/// little.
 #[global_allocator]
 static ALLOCATOR: Allocator<MiMalloc> = Allocator::new(MiMalloc);
 

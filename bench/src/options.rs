@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line: which sections are measured, and how thoroughly.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::workload::WorkloadArguments;
 
 /// Measure the server, its stores and its peers, and print tables of ratios.
 ///
-/// Everything it needs is started on free ports and in temporary folders: our
-/// own servers, redis-server, and Postgres, strace and valgrind where they are
-/// installed. What is compared runs in turns within one run; a row has the median
-/// of all repetitions and their spread. Compare ratios: absolute numbers are those
-/// of a machine on which client and server share the cores.
+/// All processes are started on free ports and in temporary folders: our own
+/// servers, redis-server, and Postgres, strace and valgrind if they are installed.
+/// Everything that is compared runs in turns within one run; a row has the median
+/// of all repetitions and their spread. Compare ratios: for absolute numbers,
+/// client and server would have to run on different machines.
 ///
 /// Throughput is measured in a closed loop: a caller sends its next request when
 /// the last one is answered. Latency is measured in an open loop: requests are due
@@ -31,29 +31,29 @@ Examples:
   forrst-bench                         everything, in less than 15 minutes
   forrst-bench --quick                 everything once, in less than 2 minutes
   forrst-bench ours --repetitions 9    one section, with a smaller error
-  forrst-bench ours --only memory      only some of its rows
-  forrst-bench floors peers --json -   two sections, for a program to read
+  forrst-bench ours --only memory      some of its rows only
+  forrst-bench floors peers --json -   two sections, as JSON
   forrst-bench redis                   the goals of the Redis store, in two minutes
-  forrst-bench --chart bench.svg       a picture as well
+  forrst-bench --chart bench.svg       also draw a chart
   forrst-bench --instructions          compare instruction counts with those in
                                        bench/instructions.json
-  forrst-bench --instructions --save   and keep the new ones
+  forrst-bench --instructions --save   and save the new ones there
 
-The server's own log is off the terminal; FORRST_BENCH_LOG=1 shows it."
+The log of the servers is not printed; FORRST_BENCH_LOG=1 prints it."
 )]
 pub(crate) struct Arguments {
-    /// What to measure; everything when omitted
+    /// The sections to measure [default: all]
     #[arg(value_name = "SECTION")]
     pub(crate) sections: Vec<Section>,
 
     #[command(flatten)]
     pub(crate) effort: Effort,
 
-    /// Print what the sections measure, and measure nothing
+    /// List the sections and what they measure, without measuring
     #[arg(long)]
     pub(crate) list: bool,
 
-    /// Write the results as JSON to a file, or with `-` to standard output instead of the tables
+    /// Write the results as JSON to a file, or with `-` to standard output in place of the tables
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
@@ -61,11 +61,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) chart: Option<PathBuf>,
 
-    /// Only the section `instructions`
+    /// Measure only the section `instructions`
     #[arg(long, conflicts_with = "sections")]
     pub(crate) instructions: bool,
 
-    /// Keep the instruction counts in bench/instructions.json
+    /// Save the instruction counts to bench/instructions.json
     #[arg(long)]
     pub(crate) save: bool,
 
@@ -75,7 +75,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct Effort {
-    /// Measure each variant once and briefly; says whether it works, and roughly how fast
+    /// Measure each variant once and briefly, for a rough result
     #[arg(long, conflicts_with = "full")]
     pub(crate) quick: bool,
 
@@ -87,11 +87,11 @@ pub(crate) struct Effort {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     duration: Option<Duration>,
 
-    /// Measure only variants with this in their name, and what they are compared with
+    /// Measure only variants whose name contains this text, and those they are compared with
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 
-    /// How often each is measured [default: 3, with --quick 1]
+    /// How often each variant is measured [default: 3, with --quick 1]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
     repetitions: Option<u16>,
 }
@@ -127,7 +127,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 /// A group of tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Section {
-    /// What the machine allows: the same JSON through hyper, axum, jsonrpsee, and bare frames
+    /// The upper bound on this machine: the same JSON through hyper, axum, jsonrpsee, and bare frames
     Floors,
     /// Our server: each store over each transport, with 1 to 256 callers; latency, CPU, allocations, system calls
     Ours,
@@ -135,9 +135,9 @@ pub(crate) enum Section {
     Peers,
     /// The same with 100 000 and 1 000 000 held locks, and with up to 10 000 waiters
     Scale,
-    /// Instructions of parsing, of a lock in memory, and of a whole request, by callgrind
+    /// Instruction counts of parsing, of a lock in memory, and of a whole request, by callgrind
     Instructions,
-    /// CPU that the Redis process spends on a lock, and on contended locks that nobody asks about
+    /// CPU time of the Redis process per lock, and for contended locks without any requests
     StoreCost,
     /// The goals of the Redis store, as ratios to bare clients of the same Redis, and how many operations a call carries
     Redis,
@@ -157,7 +157,7 @@ impl Section {
     }
 }
 
-/// What the benchmark starts itself with.
+/// The subcommands with which the benchmark starts itself.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Hidden {
     #[command(hide = true)]

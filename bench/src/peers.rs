@@ -1,4 +1,4 @@
-//! How others lock, each as a small program on its public client library.
+//! Locks by other systems, each measured through its public client library.
 
 #[cfg_attr(not(etcd), path = "peers/no_etcd.rs")]
 pub(crate) mod etcd;
@@ -9,7 +9,7 @@ pub(crate) mod rslock;
 
 use std::time::Duration;
 
-/// What a lock in Redis lasts.
+/// The ttl of a lock in Redis.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 /// SET NX PX, and a fence in the same step: the least that a safe lock in Redis needs.
@@ -19,14 +19,14 @@ if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
 end
 return 0";
 
-/// Compare and delete.
+/// Compare and delete: only the owner releases.
 pub(crate) const RELEASE: &str = "\
 if redis.call('GET', KEYS[1]) == ARGV[1] then
     return redis.call('DEL', KEYS[1])
 end
 return 0";
 
-/// The same, and a signal for one of those who wait.
+/// Compare and delete, then signal one waiter.
 pub(crate) const RELEASE_AND_SIGNAL: &str = "\
 if redis.call('GET', KEYS[1]) == ARGV[1] then
     redis.call('DEL', KEYS[1])
@@ -37,7 +37,7 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0";
 
-/// An error of a peer, as text.
+/// The message of an error, for results with `String` errors.
 pub(crate) fn failed(error: impl std::fmt::Display) -> String {
     error.to_string()
 }

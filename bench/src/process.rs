@@ -1,23 +1,19 @@
-//! What processes spend, as the kernel counts it.
+//! The CPU time and memory of processes, as the kernel reports them in /proc.
 
 use std::time::Duration;
 
-/// The CPU time of a process with all its threads, also those that have ended.
-pub(crate) struct CpuTime;
-
-impl CpuTime {
-    pub(crate) fn of(pid: u32) -> Result<Duration, String> {
-        let stat = read(pid, "stat")?;
-        // The name may have spaces and parentheses; after the last one come the state and then numbers.
-        let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        let ticks = |field: usize| fields.get(field).and_then(|text| text.parse::<u64>().ok());
-        let (user, system) = ticks(11).zip(ticks(12)).ok_or("no times in /proc")?;
-        let per_second = rustix::param::clock_ticks_per_second();
-        Ok(Duration::from_secs_f64(
-            (user + system) as f64 / per_second as f64,
-        ))
-    }
+/// The CPU time of a process with all its threads, including those that have ended.
+pub(crate) fn cpu_time(pid: u32) -> Result<Duration, String> {
+    let stat = read(pid, "stat")?;
+    // The name may contain spaces and parentheses; the state and the numbers follow the last parenthesis.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let ticks = |field: usize| fields.get(field).and_then(|text| text.parse::<u64>().ok());
+    let (user, system) = ticks(11).zip(ticks(12)).ok_or("no CPU times in /proc")?;
+    let per_second = rustix::param::clock_ticks_per_second();
+    Ok(Duration::from_secs_f64(
+        (user + system) as f64 / per_second as f64,
+    ))
 }
 
 /// The resident memory of a process, in bytes.

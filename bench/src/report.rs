@@ -1,4 +1,4 @@
-//! Tables: what was measured, as medians with their spread, for people and for machines.
+//! Tables of the results, as medians with their spread: Markdown for people, JSON for programs.
 
 mod chart;
 mod goal;
@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 pub(crate) use chart::svg;
 pub(crate) use goal::{Goal, Limit};
 
-/// The values of all repetitions.
+/// The median and the range of all repetitions.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -19,8 +19,8 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Nothing where there are no values.
-    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    /// `None` without values.
+    pub(crate) fn from_values(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -33,7 +33,7 @@ impl Spread {
     }
 }
 
-/// How a number is shown.
+/// The unit of a number, which determines its format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Unit {
@@ -43,7 +43,7 @@ pub(crate) enum Unit {
     Count,
     Bytes,
     Percent,
-    /// Each row has its own.
+    /// The rows have different units.
     OfRow,
 }
 
@@ -76,7 +76,7 @@ fn rounded(value: f64) -> String {
 pub(crate) struct Column {
     pub(crate) name: &'static str,
     pub(crate) unit: Unit,
-    /// Whether people see the smallest and the largest value, too.
+    /// Whether the text also shows the smallest and the largest value.
     pub(crate) shows_spread: bool,
 }
 
@@ -110,14 +110,14 @@ impl Column {
     }
 }
 
-/// What is known about a variant.
+/// The result of a variant.
 #[derive(Debug, Clone)]
 pub(crate) enum Row {
-    /// A number for each column, where there is one.
+    /// A number for each column; `None` where nothing was measured.
     Numbers(Vec<Option<Spread>>),
-    /// Of a table with [`Goal::COLUMNS`].
+    /// A row of a table with [`Goal::COLUMNS`].
     Goal(Goal),
-    /// Why there are none.
+    /// Why there are no numbers.
     Reason(String),
 }
 
@@ -135,16 +135,16 @@ impl Serialize for Row {
 pub(crate) struct Table {
     pub(crate) section: &'static str,
     pub(crate) title: String,
-    /// What the rows are.
+    /// What a row stands for, as the head of the first column.
     pub(crate) rows_are: &'static str,
     pub(crate) columns: Vec<Column>,
     pub(crate) rows: Vec<(String, Row)>,
-    /// What a reader needs to know.
+    /// What a reader needs to know to interpret the table.
     pub(crate) note: &'static str,
 }
 
 impl Table {
-    /// As Markdown that reads as text as well.
+    /// Markdown that is also readable as plain text.
     pub(crate) fn text(&self) -> String {
         let mut lines = vec![vec![self.rows_are.to_owned()]];
         lines[0].extend(self.columns.iter().map(|column| column.name.to_owned()));
@@ -163,7 +163,7 @@ impl Table {
             }
             lines.push(cells);
         }
-        // A reason is longer than any number, and does not make its column wider.
+        // A reason is longer than any number, and must not widen its column.
         let width = |column: usize| {
             let cells = lines
                 .iter()
@@ -198,7 +198,7 @@ impl Table {
         text
     }
 
-    /// The number in a row, by the beginning of the row's label.
+    /// The numbers of a cell, by the label of its row.
     #[cfg(test)]
     fn cell(&self, label: &str, column: usize) -> Option<Spread> {
         let row = self.rows.iter().find(|(name, _)| name == label);
@@ -209,7 +209,7 @@ impl Table {
     }
 }
 
-/// A whole run.
+/// The results of a whole run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) machine: crate::machine::Machine,
@@ -223,10 +223,10 @@ mod tests {
 
     #[test]
     fn the_spread_is_that_of_all_repetitions() {
-        let spread = Spread::of([3.0, 1.0, 2.0]).unwrap();
+        let spread = Spread::from_values([3.0, 1.0, 2.0]).unwrap();
         assert_eq!((spread.median, spread.min, spread.max), (2.0, 1.0, 3.0));
-        assert_eq!(Spread::of([4.0, 1.0]).unwrap().median, 2.5);
-        assert_eq!(Spread::of([]), None);
+        assert_eq!(Spread::from_values([4.0, 1.0]).unwrap().median, 2.5);
+        assert_eq!(Spread::from_values([]), None);
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
             rows: vec![
                 (
                     "hyper".to_owned(),
-                    Row::Numbers(vec![Spread::of([50e3, 52e3]), None]),
+                    Row::Numbers(vec![Spread::from_values([50e3, 52e3]), None]),
                 ),
                 ("etcd".to_owned(), Row::Reason("not installed".to_owned())),
             ],

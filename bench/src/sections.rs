@@ -1,4 +1,4 @@
-//! The sections, and what they have in common.
+//! The sections of the benchmark, one module each, and how they are run and reported.
 
 mod command_stats;
 mod floors;
@@ -20,12 +20,12 @@ use tokio::runtime::Runtime;
 use crate::machine::Machine;
 use crate::options::{Arguments, Effort, Section};
 use crate::report::{Report, Table, svg};
-use crate::serve::{Served, Store};
+use crate::serve::{ServerProcess, Store};
 
-/// The callers of most tables.
+/// The number of callers in most tables.
 const CALLERS: usize = 64;
 
-/// Measures what was asked for.
+/// Measures the sections that were selected.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if arguments.list {
         list();
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         .as_ref()
         .is_some_and(|path| path.as_os_str() == "-");
     let mut report = Report {
-        machine: Machine::this(),
+        machine: Machine::detect(),
         command: std::env::args()
             .skip(1)
             .fold("forrst-bench".to_owned(), |all, argument| {
@@ -103,7 +103,7 @@ fn list() {
     }
 }
 
-/// How thoroughly to measure.
+/// The settings of a run.
 struct Bench<'a> {
     effort: &'a Effort,
 }
@@ -122,7 +122,7 @@ impl Bench<'_> {
     }
 }
 
-/// A Redis as most run it: with a log that reaches the disk every second.
+/// Redis with a common production setting: its log is flushed to disk every second.
 struct Redis {
     server: RedisServer,
     pid: u32,
@@ -137,7 +137,7 @@ impl Redis {
             .lines()
             .find_map(|line| line.strip_prefix("process_id:"));
         let pid = pid.and_then(|pid| pid.trim().parse().ok());
-        let pid = pid.ok_or("Redis does not say what its process is")?;
+        let pid = pid.ok_or("INFO of Redis has no process_id")?;
         Ok(Self { server, pid })
     }
 
@@ -150,6 +150,6 @@ impl Redis {
     }
 }
 
-fn forrst(store: &Store) -> Result<Arc<Served>, String> {
-    Served::forrst(store).map(Arc::new)
+fn forrst(store: &Store) -> Result<Arc<ServerProcess>, String> {
+    ServerProcess::forrst(store).map(Arc::new)
 }

@@ -1,7 +1,7 @@
-//! The servers that are measured: this program again, as a process of its own, so that what the server spends can be told from
-//! what the load generator spends.
+//! The servers that are measured: this program again, in a separate process, so that the CPU time of the server can be
+//! distinguished from that of the load generator.
 //!
-//! A served process prints where it listens, obeys commands on its standard input, and ends with it.
+//! A server process prints its address, executes commands from its standard input, and exits at the end of that input.
 
 mod child;
 mod floors;
@@ -17,12 +17,12 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
-pub(crate) use child::{Served, Store};
-pub(crate) use forrst::{acquire_of, echo_server, lock_name};
+pub(crate) use child::{ServerProcess, Store};
+pub(crate) use forrst::{acquire_command, echo_server, lock_name};
 
-/// What is served.
+/// Which server to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
+pub(crate) enum ServerKind {
     /// A bare hyper handler that parses JSON and answers with JSON.
     Hyper,
     /// The same as an axum handler.
@@ -37,19 +37,19 @@ pub(crate) enum Kind {
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
-    kind: Kind,
+    kind: ServerKind,
     /// The store of our server
     #[arg(long, default_value = "memory:")]
     store: String,
-    /// Whether its embedded store does not wait for the disk
+    /// Whether its embedded store acknowledges commits without waiting for the disk
     #[arg(long)]
     process_durability: bool,
-    /// Where to make a unix socket
+    /// The path of its unix socket
     #[arg(long)]
     unix: PathBuf,
 }
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Debug, Clone)]
 pub(crate) enum Address {
     Tcp(SocketAddr),
@@ -65,28 +65,28 @@ impl fmt::Display for Address {
     }
 }
 
-/// What a served process is asked to do.
+/// A command to a server process.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Command {
-    /// Begin to count allocations.
+    /// Start to count allocations.
     CountAllocations,
-    /// How many there were since.
+    /// Return the number of allocations since then.
     Allocations,
-    /// Take so many locks, and keep them.
+    /// Acquire this many locks, and keep them.
     Hold(u64),
-    /// Take one lock, and let so many wait for it.
+    /// Acquire one lock, and start this many waiters for it.
     Wait(u64),
-    /// Take so many locks, with one waiter each.
+    /// Acquire this many locks, and start one waiter for each.
     Contend(u64),
-    /// How many microseconds a page of locks takes.
+    /// Return the time of listing a page of locks, in microseconds.
     List,
 }
 
-/// Serves until standard input ends.
+/// Serves until the end of standard input.
 pub(crate) fn run(arguments: &ServeArguments) -> Result<(), String> {
     let runtime = Runtime::new().map_err(|error| format!("cannot start: {error}"))?;
     let (tcp, server) = runtime.block_on(start(arguments))?;
-    say(&tcp.to_string());
+    print_line(&tcp.to_string());
     let mut allocations = None;
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|error| error.to_string())?;
@@ -102,13 +102,16 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<(), String> {
             Command::List => runtime.block_on(forrst::list(server.as_ref())),
             Command::Contend(count) => runtime.block_on(forrst::contend(server.as_ref(), count)),
         };
-        say(&answer.map_or_else(|error| child::refusal(&error), |number| number.to_string()));
+        print_line(&answer.map_or_else(
+            |error| child::error_line(&error),
+            |number| number.to_string(),
+        ));
     }
     Ok(())
 }
 
-fn say(line: &str) {
-    // Nobody reads it when the benchmark was interrupted, and then standard input ends, too.
+fn print_line(line: &str) {
+    // This fails if the benchmark was interrupted; then standard input ends, too.
     let _ = writeln!(std::io::stdout(), "{line}");
     let _ = std::io::stdout().flush();
 }
@@ -117,18 +120,18 @@ async fn start(
     arguments: &ServeArguments,
 ) -> Result<(SocketAddr, Option<forrst_server::Server>), String> {
     match arguments.kind {
-        Kind::Hyper => Ok((floors::hyper().await?, None)),
-        Kind::Axum => Ok((floors::axum().await?, None)),
-        Kind::Jsonrpsee => Ok((floors::jsonrpsee().await?, None)),
-        Kind::Frames => Ok((floors::frames(&arguments.unix).await?, None)),
-        Kind::Forrst => {
+        ServerKind::Hyper => Ok((floors::hyper().await?, None)),
+        ServerKind::Axum => Ok((floors::axum().await?, None)),
+        ServerKind::Jsonrpsee => Ok((floors::jsonrpsee().await?, None)),
+        ServerKind::Frames => Ok((floors::frames(&arguments.unix).await?, None)),
+        ServerKind::Forrst => {
             let (address, server) = forrst::serve(arguments).await?;
             Ok((address, Some(server)))
         }
     }
 }
 
-/// Counts what the whole process allocates.
+/// Counts the allocations of the whole process.
 struct Allocations {
     session: Session,
     span: alloc_tracker::ProcessSpan,

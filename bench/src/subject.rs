@@ -1,4 +1,4 @@
-//! What is measured: a request to a server over a transport.
+//! What is measured: a request that is sent to a server over a transport, with the codec of that transport.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::load::{Callers, Measured, Pace, Watched, drive};
-use crate::serve::{Address, Served};
+use crate::serve::{Address, ServerProcess};
 use crate::wire::{Codec, Frames, Http1, Http2, SLOT, WebSocket};
 
-/// How requests get to a server.
+/// How requests are sent to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
     Http1,
@@ -34,26 +34,26 @@ impl Transport {
         }
     }
 
-    /// Whether a connection can have many requests under way.
+    /// Whether a connection can have many requests in flight.
     pub(crate) fn is_multiplexed(self) -> bool {
         !matches!(self, Self::Http1 | Self::Rpc)
     }
 }
 
-/// A request, a server, and the way between them.
+/// A request, the server that it is sent to, and the transport.
 #[derive(Clone)]
 pub(crate) struct Subject {
-    pub(crate) served: Arc<Served>,
+    pub(crate) served: Arc<ServerProcess>,
     pub(crate) transport: Transport,
     pub(crate) request: Value,
-    /// Whether each caller has a connection of its own, also where they could share one.
+    /// Whether each caller has its own connection, even if they could share one.
     pub(crate) connection_each: bool,
-    /// The process of its store.
+    /// The process of the store.
     pub(crate) store: Option<u32>,
 }
 
 impl Subject {
-    pub(crate) fn new(served: &Arc<Served>, transport: Transport, request: Value) -> Self {
+    pub(crate) fn new(served: &Arc<ServerProcess>, transport: Transport, request: Value) -> Self {
         Self {
             served: served.clone(),
             transport,

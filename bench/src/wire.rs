@@ -1,7 +1,7 @@
-//! The load generator's side of the wire: prebuilt requests, and just enough of each protocol to recognise an answer.
+//! The load generator's codecs: prebuilt requests, and just enough of each protocol to recognise an answer.
 //!
-//! Client and server share the machine, so every microsecond the generator takes is one that the server does not get. It
-//! therefore parses nothing that it can compare, and builds nothing twice.
+//! Client and server share the machine, so CPU time of the load generator is missing to the server. Requests are therefore
+//! templates with a few digits to fill in, and answers are searched rather than parsed.
 
 mod frames;
 mod http1;
@@ -15,20 +15,20 @@ pub(crate) use http2::Http2;
 pub(crate) use template::{SERIAL, SLOT, Template, echo, locked_echo};
 pub(crate) use websocket::WebSocket;
 
-/// What the bytes that have arrived begin with.
+/// What the received bytes begin with.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Decoded {
-    /// Nothing whole yet.
+    /// No complete message yet.
     Incomplete,
-    /// This many bytes that are not an answer.
+    /// A message of this many bytes that is not an answer.
     Other(usize),
     /// An answer to the request of this slot.
     Answer { bytes: usize, slot: usize },
 }
 
-/// A protocol, as one connection speaks it.
+/// The client side of a protocol, with the state of one connection.
 pub(crate) trait Codec: Send {
-    /// What a client sends before its first request.
+    /// The bytes that a client sends before its first request.
     fn hello(&self) -> Vec<u8> {
         Vec::new()
     }
@@ -38,18 +38,18 @@ pub(crate) trait Codec: Send {
         true
     }
 
-    /// Appends the request of this slot. A slot is used again only when its answer has come.
+    /// Appends the request of this slot. A slot is reused only after its answer has arrived.
     fn encode(&mut self, slot: usize, serial: u64, out: &mut Vec<u8>);
 
-    /// Reads the beginning of what has arrived, and appends what the protocol wants to be sent in return.
+    /// Decodes the first message of the input, and appends a reply if the protocol requires one.
     ///
     /// # Errors
     ///
-    /// An answer other than success, and whatever breaks the protocol.
+    /// An answer other than success, or a violation of the protocol.
     fn decode(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<Decoded, String>;
 }
 
-/// The slot is the number in the first `id` of an answer: all ids of a request are the same.
+/// The slot, from the first `id` of an answer: all ids of a request are the same.
 fn slot_of(answer: &[u8]) -> Result<usize, String> {
     if memchr::memmem::find(answer, b"\"errors\":[").is_some()
         || memchr::memmem::find(answer, b"\"error\":{").is_some()
@@ -62,7 +62,7 @@ fn slot_of(answer: &[u8]) -> Result<usize, String> {
     slot.ok_or_else(|| excerpt(answer))
 }
 
-/// What an error shows of an answer.
+/// The beginning of an answer, for error messages.
 fn excerpt(answer: &[u8]) -> String {
     let shown = &answer[..answer.len().min(400)];
     format!("the server answered {}", String::from_utf8_lossy(shown))

@@ -1,4 +1,4 @@
-//! Fixed work for callgrind to count: the same instructions each time, on any machine.
+//! Fixed, single-threaded work whose instructions callgrind counts: the counts are nearly the same in each run.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use forrst_protocol::Request;
 use forrst_stores::MemoryStore;
 use tokio::runtime::Builder;
 
-use crate::serve::{acquire_of, echo_server, lock_name};
+use crate::serve::{acquire_command, echo_server, lock_name};
 use crate::wire::{SERIAL, Template, locked_echo};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Work {
     /// `Request::parse` of a locked call
     Parse,
-    /// Acquire and release of a fresh key on the memory store
+    /// Acquire and release of a new key on the memory store
     AcquireRelease,
     /// A locked call of `demo.echo` through the whole server, without a socket
     Request,
@@ -29,7 +29,7 @@ pub(crate) struct WorkloadArguments {
 }
 
 pub(crate) fn run(arguments: &WorkloadArguments) -> Result<(), String> {
-    // One thread: how threads take turns is not repeatable.
+    // One thread: the scheduling of several is not repeatable.
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     let iterations = 0..arguments.iterations;
@@ -63,11 +63,11 @@ async fn acquire_release(iterations: std::ops::Range<u64>) -> Result<(), String>
     Ok(())
 }
 
-/// Takes a lock that nobody else wants, and releases it.
+/// Acquires a lock without contention, and releases it.
 pub(crate) async fn cycle(store: &Arc<dyn LockStore>, key: &str) -> Result<(), String> {
     let name = lock_name(key);
     let ttl = std::time::Duration::from_secs(30);
-    let acquired = store.acquire(acquire_of(name.clone(), ttl)).await;
+    let acquired = store.acquire(acquire_command(name.clone(), ttl)).await;
     let Acquired::Granted(lease) = acquired.map_err(|error| error.to_string())?.outcome else {
         return Err(format!("{name} was not granted"));
     };

@@ -1,4 +1,4 @@
-//! That the benchmark works; how fast anything is, is not asserted.
+//! Runs the benchmark briefly and checks that its tables are complete. Speed is not asserted.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ fn bench(arguments: &[&str]) -> (bool, String, String) {
     (run.status.success(), output, errors)
 }
 
-/// Every row of these sections has numbers, or says what is not installed.
+/// Every row of these sections has numbers, or says why not.
 #[test]
 fn a_short_run_fills_its_tables() {
     let folder = tempfile::tempdir().unwrap();
@@ -41,7 +41,7 @@ fn a_short_run_fills_its_tables() {
     for table in tables {
         for row in table["rows"].as_array().unwrap() {
             let reason = row[1].as_str().unwrap_or_default();
-            // A busy machine may not answer once in 20 ms.
+            // On a busy machine there may be no answer within 20 ms.
             let absent = ["not installed", "not built", "not measured"];
             let is_absent = absent.iter().any(|absent| reason.starts_with(absent));
             let has_numbers = row[1].is_array() || row[1].is_object();
@@ -56,7 +56,7 @@ fn a_short_run_fills_its_tables() {
 }
 
 #[test]
-fn wrong_arguments_are_named() {
+fn an_invalid_argument_is_named_in_the_error() {
     for (arguments, name) in [
         (&["flors"][..], "flors"),
         (&["--duration", "0s"], "--duration"),

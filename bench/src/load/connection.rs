@@ -1,4 +1,4 @@
-//! One connection, with the requests of one caller or of many.
+//! One connection with the requests of one caller, or of many that are multiplexed. Each request in flight has a slot.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use super::schedule::Schedule;
 use super::{Pace, Tally, Window};
 use crate::wire::{Codec, Decoded};
 
-/// How long answers may take that are still due at the end. What is not answered then counts with the time it has waited.
+/// How long after the end of a run answers may arrive. A request without an answer counts with the time it has waited.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// What one connection does.
+/// The load on one connection.
 pub(super) struct Plan {
     pub(super) number: usize,
     pub(super) connections: usize,
     pub(super) slots: usize,
     pub(super) pace: Pace,
     pub(super) window: Window,
-    /// The first part of its keys, so that no other run has them.
+    /// The first of its serial numbers, which no other run uses.
     pub(super) first_serial: u64,
 }
 
@@ -27,7 +27,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
     let mut connection = Connection {
-        schedule: Schedule::of(plan.pace, plan.window, plan.number, plan.connections),
+        schedule: Schedule::new(plan.pace, plan.window, plan.number, plan.connections),
         free: (0..plan.slots).rev().collect(),
         due: vec![None; plan.slots],
         serial: plan.first_serial,
@@ -48,7 +48,7 @@ struct Connection<S> {
     plan: Plan,
     schedule: Schedule,
     free: Vec<usize>,
-    /// Since when the request of each slot has been due, while it is on its way.
+    /// The due time of each slot's request while it is in flight.
     due: Vec<Option<Instant>>,
     serial: u64,
     tally: Tally,
@@ -58,11 +58,11 @@ struct Connection<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Connection<S> {
     async fn run(&mut self) -> Result<(), String> {
-        let failed = |error| format!("the connection broke: {error}");
+        let failed = |error| format!("the connection failed: {error}");
         let timer = self.schedule.timer().map_err(failed)?;
-        let gives_up_at = self.plan.window.closes + DRAIN;
+        let drain_until = self.plan.window.closes + DRAIN;
         loop {
-            self.send_what_is_due();
+            self.send_due_requests();
             if !self.out.is_empty() {
                 self.stream.write_all(&self.out).await.map_err(failed)?;
                 self.out.clear();
@@ -70,8 +70,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Connection<S> {
             if self.is_done() {
                 return Ok(());
             }
-            if timer.is_some() && Instant::now() >= gives_up_at {
-                self.give_up();
+            if timer.is_some() && Instant::now() >= drain_until {
+                self.record_unanswered();
                 return Ok(());
             }
             let ticks = timer.as_ref().filter(|_| !self.free.is_empty());
@@ -87,14 +87,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Connection<S> {
                     if read.map_err(failed)? == 0 {
                         return Err("the server closed the connection".to_owned());
                     }
-                    self.take_answers()?;
+                    self.read_answers()?;
                 }
                 ticked = tick => ticked.map_err(failed)?,
             }
         }
     }
 
-    fn send_what_is_due(&mut self) {
+    fn send_due_requests(&mut self) {
         if !self.codec.is_ready() || self.free.is_empty() {
             return;
         }
@@ -109,7 +109,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Connection<S> {
         }
     }
 
-    fn take_answers(&mut self) -> Result<(), String> {
+    fn read_answers(&mut self) -> Result<(), String> {
         let now = Instant::now();
         let mut read = 0;
         loop {
@@ -120,7 +120,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Connection<S> {
                 Decoded::Answer { bytes, slot } => {
                     read += bytes;
                     let due = self.due.get_mut(slot).and_then(Option::take);
-                    let due = due.ok_or_else(|| format!("an answer to nothing, for {slot}"))?;
+                    let due = due.ok_or_else(|| {
+                        format!("an answer for slot {slot}, which has no request")
+                    })?;
                     self.free.push(slot);
                     self.record(due, now);
                 }
@@ -137,12 +139,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Connection<S> {
     }
 
     fn is_done(&self) -> bool {
-        let none_under_way = self.free.len() == self.plan.slots;
-        none_under_way && self.schedule.is_over()
+        let none_in_flight = self.free.len() == self.plan.slots;
+        none_in_flight && self.schedule.is_over()
     }
 
-    /// What was due and has no answer has waited until now at least.
-    fn give_up(&mut self) {
+    /// Requests without an answer have a latency of at least the time until now.
+    fn record_unanswered(&mut self) {
         let now = Instant::now();
         for due in std::mem::take(&mut self.due).into_iter().flatten() {
             self.record(due, now);

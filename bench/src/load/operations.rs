@@ -1,4 +1,4 @@
-//! Load by a client library in this process: each caller does the same thing again and again.
+//! Load through a client library in this process: each caller repeats one operation.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ where
     repeat_at(Pace::Closed, callers, duration, watched, operation).await
 }
 
-/// The same at any pace. An operation that is due while its caller is busy waits for it.
+/// As [`repeat`], at any pace. An operation that is due while its caller is busy waits.
 pub(crate) async fn repeat_at<F, Fut>(
     pace: Pace,
     callers: usize,
@@ -40,8 +40,8 @@ where
     for caller in 0..callers {
         let operation = operation.clone();
         tasks.spawn(async move {
-            let failed = |error| format!("no timer: {error}");
-            let mut schedule = Schedule::of(pace, window, caller, callers);
+            let failed = |error| format!("the timer failed: {error}");
+            let mut schedule = Schedule::new(pace, window, caller, callers);
             let timer = schedule.timer().map_err(failed)?;
             let mut tally = Tally::new();
             let mut serial = first_serial();

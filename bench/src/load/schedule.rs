@@ -1,4 +1,4 @@
-//! When the requests of one connection or caller are due, and which of them count.
+//! When the requests of one connection or caller are due, and which of them are part of the result.
 
 use std::time::{Duration, Instant};
 
@@ -18,14 +18,14 @@ enum Due {
 }
 
 impl Schedule {
-    /// That of one of so many connections, which share the pace evenly.
-    pub(super) fn of(pace: Pace, window: Window, number: usize, connections: usize) -> Self {
+    /// The schedule of connection `number` of `connections`, which share the pace evenly.
+    pub(super) fn new(pace: Pace, window: Window, number: usize, connections: usize) -> Self {
         let due = match pace {
             Pace::Closed => Due::AtOnce,
             Pace::Count(count) => Due::Remaining(count / connections as u64),
             Pace::Open { per_second } => {
                 let interval = Duration::from_secs_f64(connections as f64 / per_second);
-                // Those of all connections together are evenly spread.
+                // The offsets spread the requests of all connections evenly.
                 let offset = interval.mul_f64(number as f64 / connections as f64);
                 Due::Regularly {
                     next: Instant::now() + offset,
@@ -44,7 +44,7 @@ impl Schedule {
         Timer::start(first, interval).map(Some)
     }
 
-    /// Since when another request is due, if one is.
+    /// Takes the next request if it is due, and returns its due time.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         match &mut self.due {
             Due::AtOnce => (now < self.window.closes).then_some(now),
@@ -71,11 +71,11 @@ impl Schedule {
         }
     }
 
-    /// Whether a request that was due then and is answered now is part of the result.
+    /// Whether a request with this due time that is answered now is part of the result.
     pub(super) fn counts(&self, due: Instant, now: Instant) -> bool {
         match self.pace {
             Pace::Closed => self.window.contains(now),
-            // However late its answer is: leaving it out would leave out the slowest.
+            // By its due time: by the time of the answer, the slowest requests would be left out.
             Pace::Open { .. } => self.window.contains(due),
             Pace::Count(_) => true,
         }

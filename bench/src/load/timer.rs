@@ -1,4 +1,4 @@
-//! A timer that is not rounded to milliseconds, as those of tokio are: a rate of 10 000 a second needs better.
+//! A timer with a finer resolution than tokio's, which rounds to milliseconds: too coarse for 10 000 requests a second.
 
 use std::io;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use rustix::time::{
 };
 use tokio::net::unix::pipe;
 
-/// A timer of the kernel is read like a pipe.
+/// A timerfd, which is read like a pipe.
 pub(super) struct Timer(pipe::Receiver);
 
 impl Timer {
-    /// Ticks first after `first`, and then regularly.
+    /// Ticks after `first`, and then at each interval.
     pub(super) fn start(first: Duration, interval: Duration) -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
@@ -25,7 +25,7 @@ impl Timer {
         pipe::Receiver::from_owned_fd_unchecked(timer).map(Self)
     }
 
-    /// Returns when it has ticked since the last time.
+    /// Waits for the next tick.
     pub(super) async fn tick(&self) -> io::Result<()> {
         loop {
             self.0.readable().await?;

@@ -1,4 +1,4 @@
-//! etcd's own lock, under a lease for each caller. Its client needs `protoc` to be built, so it is built only with
+//! The lock API of etcd, with a lease for each caller. Building its client needs `protoc`, so it is built only with
 //! `RUSTFLAGS='--cfg etcd'`.
 
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::failed;
 use crate::load::{Measured, Watched, repeat};
 
-/// A server on a free port. Dropped, it ends.
+/// A server on a free port, which ends when this is dropped.
 pub(crate) struct Etcd {
     process: Child,
     url: String,
@@ -50,11 +50,11 @@ impl Etcd {
         };
         let started = Instant::now();
         loop {
-            let is_there = match Client::connect([&etcd.url], None).await {
+            let ready = match Client::connect([&etcd.url], None).await {
                 Ok(mut client) => client.get("ready", None).await.map(|_| ()),
                 Err(error) => Err(error),
             };
-            match is_there {
+            match ready {
                 Ok(()) => return Ok(etcd),
                 Err(error) if started.elapsed() > Duration::from_secs(30) => {
                     return Err(failed(error));
@@ -72,7 +72,7 @@ impl Etcd {
         self.repeat(false, callers, duration).await
     }
 
-    /// One lock for all; etcd has a queue.
+    /// One lock for all callers; etcd queues them.
     pub(crate) async fn hand_overs(
         &self,
         callers: usize,

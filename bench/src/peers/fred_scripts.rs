@@ -1,4 +1,4 @@
-//! Bare scripts through fred, the client that our own store uses.
+//! Bare scripts through fred, the client that our own store uses: the difference to our store is what the store adds.
 
 use std::time::Duration;
 

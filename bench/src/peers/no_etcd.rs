@@ -1,10 +1,10 @@
-//! In the place of etcd where its client is not built.
+//! Replaces the module `etcd` in builds without its client; every row then gives the reason.
 
 use std::time::Duration;
 
 use crate::load::Measured;
 
-/// There is none.
+/// Cannot be created.
 pub(crate) enum Etcd {}
 
 impl Etcd {

@@ -1,4 +1,4 @@
-//! Postgres: advisory locks, and a table with a row for each lock.
+//! Locks in Postgres: advisory locks, and a table with a row for each lock.
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -23,18 +23,18 @@ const TAKE_ROW: &str = "
     WHERE locks.expires_at <= now() RETURNING fence";
 const DELETE_ROW: &str = "DELETE FROM locks WHERE key = $1 AND owner = $2";
 
-/// A server in a folder of its own, reached by a socket there. Dropped, it ends.
+/// A server in a temporary folder, reached through a socket there. It ends when this is dropped.
 pub(crate) struct Postgres {
     process: Child,
     folder: TempDir,
 }
 
 impl Postgres {
-    /// Where its programs are; nothing where it is not installed.
+    /// The folder of its programs; `None` if it is not installed.
     fn programs() -> Option<PathBuf> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let on_path = std::env::split_paths(&path);
-        // Debian keeps them off the path, a folder for each version.
+        // Debian has a folder for each version, which is not on the path.
         let debian = std::fs::read_dir("/usr/lib/postgresql")
             .into_iter()
             .flatten();
@@ -43,7 +43,7 @@ impl Postgres {
         folders.find(|folder| folder.join("initdb").exists() && folder.join("postgres").exists())
     }
 
-    /// Starts one with its defaults: every commit waits for the disk.
+    /// Starts a server with the default settings: every commit waits for the disk.
     pub(crate) async fn start() -> Result<Self, String> {
         let programs = Self::programs()
             .ok_or("not installed: `apt-get install postgresql` and run it again")?;
@@ -61,14 +61,14 @@ impl Postgres {
             command.current_dir(folder.path()).stdin(Stdio::null());
             command
         };
-        let made = command("initdb")
+        let initialised = command("initdb")
             .args(["--auth=trust", "--no-sync", "--username", USER, "--pgdata"])
             .arg(&data)
             .output()
             .map_err(failed)?;
-        if !made.status.success() {
-            let said = String::from_utf8_lossy(&made.stderr);
-            return Err(format!("initdb failed: {said}"));
+        if !initialised.status.success() {
+            let errors = String::from_utf8_lossy(&initialised.stderr);
+            return Err(format!("initdb failed: {errors}"));
         }
         let process = command("postgres")
             .arg("-D")
@@ -81,11 +81,11 @@ impl Postgres {
             .spawn()
             .map_err(failed)?;
         let server = Self { process, folder };
-        server.until_ready().await?;
+        server.wait_until_ready().await?;
         Ok(server)
     }
 
-    async fn until_ready(&self) -> Result<(), String> {
+    async fn wait_until_ready(&self) -> Result<(), String> {
         let started = Instant::now();
         loop {
             match self.connect().await {
@@ -107,7 +107,7 @@ impl Postgres {
         Ok(client)
     }
 
-    /// A connection for each caller, with its statements prepared: a session is what holds an advisory lock.
+    /// A connection for each caller, with prepared statements: an advisory lock belongs to a session.
     async fn callers<const N: usize>(
         &self,
         count: usize,
@@ -128,7 +128,7 @@ impl Postgres {
         Ok(callers)
     }
 
-    /// `pg_advisory_lock` and `pg_advisory_unlock`: of a key for each cycle, or of one for all.
+    /// `pg_advisory_lock` and `pg_advisory_unlock`, with a new key for each cycle or one key for all.
     pub(crate) async fn advisory(
         &self,
         is_one_key: bool,
@@ -162,7 +162,7 @@ impl Postgres {
         .await
     }
 
-    /// A row for each lock, with a fence, in one transaction to take it and one to release it.
+    /// A row for each lock, with a fence: one transaction acquires it and one releases it.
     pub(crate) async fn rows(
         &self,
         callers: usize,
@@ -200,13 +200,13 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.process);
-        // SIGINT ends its sessions, and its other processes with it.
+        // SIGINT is Postgres's fast shutdown, which also ends its child processes.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
         let _ = self.process.wait();
     }
 }
 
-/// Postgres refuses to run as root. Then it runs as its own user, or as `nobody`.
+/// Postgres refuses to run as root; as root, we start it as the user `postgres` or `nobody`.
 fn unprivileged_user() -> Result<Option<(u32, u32)>, String> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -220,6 +220,8 @@ fn unprivileged_user() -> Result<Option<(u32, u32)>, String> {
         Some((ids.next()?.ok()?, ids.next()?.ok()?))
     };
     let user = user("postgres").or_else(|| user("nobody"));
-    user.map(Some)
-        .ok_or_else(|| "no user to run it as: it refuses root".to_owned())
+    user.map(Some).ok_or_else(|| {
+        "there is no user `postgres` or `nobody` to run it as, and it refuses to run as root"
+            .to_owned()
+    })
 }

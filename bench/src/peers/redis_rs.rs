@@ -1,4 +1,4 @@
-//! Bare scripts through redis-rs.
+//! Bare commands and scripts through redis-rs: the least that a lock, or a hand-over, costs with Redis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(crate) async fn without_fence(
     .await
 }
 
-/// The same with a fence.
+/// SET NX PX and INCR in one script, then compare and delete.
 pub(crate) async fn with_fence(
     url: &str,
     callers: usize,
@@ -69,51 +69,58 @@ pub(crate) async fn with_fence(
     .await
 }
 
-/// One lock for all: a caller that does not get it waits for a signal with BLPOP, on a connection of its own, and tries again.
+/// One lock for all callers: one that does not get it waits for a signal with BLPOP, and tries again.
 pub(crate) async fn hand_overs(
     url: &str,
     callers: usize,
     duration: Duration,
     watched: Watched<u32>,
 ) -> Result<Measured, String> {
-    let connections = connections(url, callers).await?;
     let release = Arc::new(Script::new(RELEASE_AND_SIGNAL));
-    repeat(callers, duration, watched, move |caller, serial| {
-        let (mut connection, release) = (connections[caller].clone(), release.clone());
-        async move {
-            while !try_set(&mut connection, "hot", serial).await? {
-                let mut pop = redis::cmd("BLPOP");
-                let pop = pop.arg("hot:signal").arg(1);
-                let _: Option<(String, String)> =
-                    pop.query_async(&mut connection).await.map_err(failed)?;
+    repeat_on_connections(
+        url,
+        callers,
+        duration,
+        watched,
+        move |mut connection, serial| {
+            let release = release.clone();
+            async move {
+                while !try_set(&mut connection, "hot", serial).await? {
+                    let mut pop = redis::cmd("BLPOP");
+                    let pop = pop.arg("hot:signal").arg(1);
+                    let _: Option<(String, String)> =
+                        pop.query_async(&mut connection).await.map_err(failed)?;
+                }
+                let mut release = release.key("hot");
+                let release = release.key("hot:signal").arg(serial);
+                let released: i64 = release
+                    .invoke_async(&mut connection)
+                    .await
+                    .map_err(failed)?;
+                expect(released == 1, "hot")
             }
-            let mut release = release.key("hot");
-            let release = release.key("hot:signal").arg(serial);
-            let released: i64 = release
-                .invoke_async(&mut connection)
-                .await
-                .map_err(failed)?;
-            expect(released == 1, "hot")
-        }
-    })
+        },
+    )
     .await
 }
 
-/// One token for all: BLPOP takes it, and LPUSH hands it to the caller that has waited longest. Without a lease and a fence, it is
-/// the least that a hand-over in Redis needs.
+/// One token for all callers: BLPOP takes it, and LPUSH hands it to the caller that has waited longest. Without a lease and a
+/// fence, this is the least that a hand-over in Redis needs.
 pub(crate) async fn token_passes(
     url: &str,
     callers: usize,
     duration: Duration,
     watched: Watched<u32>,
 ) -> Result<Measured, String> {
-    let connections = connections(url, callers).await?;
-    let mut first = connections[0].clone();
     let reset = redis::pipe().del("token").lpush("token", 1).to_owned();
-    let _: (i64, i64) = reset.query_async(&mut first).await.map_err(failed)?;
-    repeat(callers, duration, watched, move |caller, _| {
-        let mut connection = connections[caller].clone();
-        async move {
+    let mut connection = connect(url).await?;
+    let _: (i64, i64) = reset.query_async(&mut connection).await.map_err(failed)?;
+    repeat_on_connections(
+        url,
+        callers,
+        duration,
+        watched,
+        |mut connection, _| async move {
             let mut pop = redis::cmd("BLPOP");
             let pop = pop.arg("token").arg(0);
             let (key, token): (String, String) =
@@ -121,22 +128,36 @@ pub(crate) async fn token_passes(
             let mut push = redis::cmd("LPUSH");
             let push = push.arg(key).arg(token);
             push.query_async(&mut connection).await.map_err(failed)
-        }
+        },
+    )
+    .await
+}
+
+/// A closed loop of `operation(connection, serial)`. Each caller has its own connection, because BLPOP blocks it.
+async fn repeat_on_connections<F, Fut>(
+    url: &str,
+    callers: usize,
+    duration: Duration,
+    watched: Watched<u32>,
+    operation: F,
+) -> Result<Measured, String>
+where
+    F: Fn(MultiplexedConnection, u64) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), String>> + Send,
+{
+    let mut connections = Vec::new();
+    for _ in 0..callers {
+        connections.push(connect(url).await?);
+    }
+    repeat(callers, duration, watched, move |caller, serial| {
+        operation(connections[caller].clone(), serial)
     })
     .await
 }
 
-async fn connections(url: &str, count: usize) -> Result<Vec<MultiplexedConnection>, String> {
-    let mut connections = Vec::new();
-    for _ in 0..count {
-        connections.push(connect(url).await?);
-    }
-    Ok(connections)
-}
-
 async fn connect(url: &str) -> Result<MultiplexedConnection, String> {
     let client = Client::open(url).map_err(failed)?;
-    // A caller that waits is not one whose server is gone.
+    // BLPOP blocks for longer than the default timeout.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     let connection = client.get_multiplexed_async_connection_with_config(&config);
     connection.await.map_err(failed)
@@ -158,8 +179,8 @@ async fn try_set(
     Ok(set.is_some())
 }
 
-fn expect(is_so: bool, key: &str) -> Result<(), String> {
-    is_so
+fn expect(succeeded: bool, key: &str) -> Result<(), String> {
+    succeeded
         .then_some(())
         .ok_or_else(|| format!("another caller has {key}"))
 }

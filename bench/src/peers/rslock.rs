@@ -1,4 +1,4 @@
-//! rslock, with one Redis.
+//! rslock, an implementation of Redlock, with a single Redis. It has neither a queue nor fences.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rslock::LockManager;
 use super::{TTL, failed};
 use crate::load::{Measured, Watched, repeat};
 
-/// How long a caller waits at most before it tries again.
+/// The longest pause before a caller tries again.
 const RETRY: Duration = Duration::from_millis(5);
 
 pub(crate) async fn cycles(
@@ -29,7 +29,7 @@ pub(crate) async fn cycles(
     .await
 }
 
-/// One lock for all. It has no queue: callers try again after a random time of up to 5 ms.
+/// One lock for all callers, which try again after a random pause of up to 5 ms.
 pub(crate) async fn hand_overs(
     url: &str,
     callers: usize,

@@ -1,4 +1,4 @@
-//! A picture of a run: a bar for each row, with a line from the smallest to the largest value.
+//! A bar chart of a run: a bar for each row, with a line from the smallest to the largest value.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ pub(crate) fn svg(tables: &[Table]) -> String {
     let mut bars = String::new();
     let mut top = 10.0;
     for table in tables {
-        // Rows with units of their own have no scale in common.
+        // Rows with different units have no common scale.
         if table
             .columns
             .iter()
@@ -22,7 +22,7 @@ pub(crate) fn svg(tables: &[Table]) -> String {
         {
             continue;
         }
-        // What is compared is the ratio, where there is one.
+        // The chart shows the ratio, if the table has one.
         let is_ratio = |column: &super::Column| column.unit == Unit::Ratio;
         let column = table.columns.iter().position(is_ratio).unwrap_or(0);
         top += LINE;

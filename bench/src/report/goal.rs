@@ -1,4 +1,4 @@
-//! A number that should stay within a limit, with the two measurements it was computed from.
+//! Goals: a number that should stay within a limit, with the two measurements that it is computed from.
 
 use serde::Serialize;
 
@@ -17,9 +17,9 @@ pub(crate) struct Goal {
     pub(crate) unit: Unit,
     pub(crate) limit: Limit,
     pub(crate) ours: Option<Spread>,
-    /// What ours is compared with.
+    /// What our result is compared with.
     pub(crate) reference: Option<Spread>,
-    /// Of both.
+    /// The unit of `ours` and `reference`.
     pub(crate) unit_of_both: Unit,
 }
 
@@ -32,7 +32,7 @@ impl Goal {
         Column::new("reference", Unit::OfRow),
     ];
 
-    /// Whether the median is within the limit; `None` where nothing was measured.
+    /// Whether the median is within the limit; `None` if nothing was measured.
     fn is_met(&self) -> Option<bool> {
         let median = self.measured?.median;
         Some(match self.limit {
@@ -66,10 +66,10 @@ mod tests {
     fn a_goal_is_met_by_the_median() {
         let cells = |limit, values: [f64; 3]| {
             let goal = Goal {
-                measured: Spread::of(values),
+                measured: Spread::from_values(values),
                 unit: Unit::Ratio,
                 limit,
-                ours: Spread::of([30.0]),
+                ours: Spread::from_values([30.0]),
                 reference: None,
                 unit_of_both: Unit::Micros,
             };

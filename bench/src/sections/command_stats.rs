@@ -1,11 +1,11 @@
-//! How many commands Redis has run, and for how long, as it counts them itself.
+//! How many commands Redis has run, and for how long, by its own statistics (`INFO commandstats`).
 
 use super::Redis;
 
 /// The commands by which a client runs a script.
 const SCRIPTS: [&str; 4] = ["fcall", "fcall_ro", "evalsha", "evalsha_ro"];
 
-/// Calls, and the time that they took inside Redis.
+/// The number of calls, and their time inside Redis.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Calls {
     pub(super) count: f64,
@@ -15,7 +15,7 @@ pub(super) struct Calls {
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct CommandStats {
     pub(super) scripts: Calls,
-    /// All other commands, most of them made by the scripts: their time is part of that of the scripts, too.
+    /// All other commands. Most are run by the scripts, so that their time is included in that of the scripts.
     pub(super) others: Calls,
 }
 
@@ -24,7 +24,7 @@ impl CommandStats {
         redis.server.cli(&["CONFIG", "RESETSTAT"]);
     }
 
-    /// Since the reset.
+    /// The statistics since the reset.
     pub(super) fn read(redis: &Redis) -> Self {
         Self::parse(&redis.server.cli(&["INFO", "commandstats"]))
     }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_are_told_from_other_commands() {
+    fn scripts_are_counted_apart_from_other_commands() {
         let info = "# Commandstats\r\n\
             cmdstat_fcall:calls=3,usec=60,usec_per_call=20.00,rejected_calls=0,failed_calls=0\r\n\
             cmdstat_fcall_ro:calls=1,usec=4,usec_per_call=4.00,rejected_calls=0,failed_calls=0\r\n\

@@ -1,4 +1,4 @@
-//! What the machine allows.
+//! The upper bound on this machine: servers that only parse JSON and answer with JSON.
 
 use std::sync::Arc;
 
@@ -6,13 +6,18 @@ use super::variants::{Variant, throughput};
 use super::{Bench, CALLERS};
 use crate::load::Pace;
 use crate::report::Table;
-use crate::serve::{Kind, Served};
+use crate::serve::{ServerKind, ServerProcess};
 use crate::subject::{Subject, Transport};
 use crate::wire::echo;
 
 pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
-    let [hyper, axum, jsonrpsee, frames] = [Kind::Hyper, Kind::Axum, Kind::Jsonrpsee, Kind::Frames]
-        .map(|kind| Served::floor(kind).map(Arc::new));
+    let [hyper, axum, jsonrpsee, frames] = [
+        ServerKind::Hyper,
+        ServerKind::Axum,
+        ServerKind::Jsonrpsee,
+        ServerKind::Frames,
+    ]
+    .map(|kind| ServerProcess::floor(kind).map(Arc::new));
     let (hyper, axum, jsonrpsee, frames) = (hyper?, axum?, jsonrpsee?, frames?);
     let floors = [
         ("hyper", &hyper, Transport::Http1),

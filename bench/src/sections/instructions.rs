@@ -1,4 +1,4 @@
-//! Instructions, counted by callgrind: the same on any machine of the kind, whatever else runs there.
+//! Instruction counts by callgrind: unlike times, they do not depend on the load of the machine.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use super::Bench;
 use crate::report::{Column, Row, Spread, Table, Unit};
 use crate::workload::Work;
 
-/// How often the work is done in the shorter one of two runs. Their difference leaves out the start.
+/// The iterations of the shorter of two runs. The difference of the two leaves out the start of the process.
 const ITERATIONS: u64 = 2_000;
 
-/// By the name of the work.
+/// Instructions of one iteration, by the name of the work.
 type Counts = BTreeMap<String, u64>;
 
 pub(super) fn measure(_: &Bench<'_>, saves: bool) -> Result<Vec<Table>, String> {
@@ -39,7 +39,10 @@ pub(super) fn measure(_: &Bench<'_>, saves: bool) -> Result<Vec<Table>, String> 
         let before = kept.get(name).map(|before| *before as f64);
         let change = before.map(|before| (each as f64 / before - 1.0) * 100.0);
         let cells = [Some(each as f64), before, change];
-        rows.push((name.to_owned(), Row::Numbers(cells.map(Spread::of).into())));
+        rows.push((
+            name.to_owned(),
+            Row::Numbers(cells.map(Spread::from_values).into()),
+        ));
     }
     if saves && is_installed {
         write(&counts)?;
@@ -54,11 +57,11 @@ pub(super) fn measure(_: &Bench<'_>, saves: bool) -> Result<Vec<Table>, String> 
             Column::new("change %", Unit::Percent),
         ],
         rows,
-        note: "Kept in bench/instructions.json; `--instructions --save` writes it. Up to a percent is chance: hash tables are seeded at random.",
+        note: "`kept` is from bench/instructions.json, which `--instructions --save` writes. Counts vary by up to a percent, because hash tables have random seeds.",
     }])
 }
 
-/// Of a whole run.
+/// The instructions of a whole run.
 fn count(work: &str, iterations: u64) -> Result<u64, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
@@ -71,15 +74,15 @@ fn count(work: &str, iterations: u64) -> Result<u64, String> {
         .output()
         .map_err(|error| format!("cannot run valgrind: {error}"))?;
     if !run.status.success() {
-        let said = String::from_utf8_lossy(&run.stderr);
-        return Err(format!("valgrind failed: {said}"));
+        let errors = String::from_utf8_lossy(&run.stderr);
+        return Err(format!("valgrind failed: {errors}"));
     }
     let counted = std::fs::read_to_string(&output).map_err(|error| error.to_string())?;
     let total = counted
         .lines()
         .find_map(|line| line.strip_prefix("totals: "));
     let total = total.and_then(|total| total.trim().parse().ok());
-    total.ok_or_else(|| "callgrind does not say how many instructions there were".to_owned())
+    total.ok_or_else(|| "the output of callgrind has no total".to_owned())
 }
 
 fn path() -> PathBuf {

@@ -1,4 +1,4 @@
-//! Our server, on each store and over each transport.
+//! Our server, on each store and over each transport: throughput, latency, allocations and system calls.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::variants::{Outcome, Variant, throughput};
 use super::{Bench, CALLERS, Redis, forrst, strace};
 use crate::load::Pace;
 use crate::report::{Column, Row, Spread, Table, Unit};
-use crate::serve::{Command, Kind, Served, Store};
+use crate::serve::{Command, ServerKind, ServerProcess, Store};
 use crate::subject::{Subject, Transport};
 use crate::wire::{SERIAL, echo, locked_echo};
 
@@ -18,16 +18,16 @@ const TRANSPORTS: [Transport; 4] = [
     Transport::WebSocket,
     Transport::Unix,
 ];
-/// With other numbers of callers, unless everything is to be measured.
+/// For other numbers of callers, unless with `--full`.
 const FEW_TRANSPORTS: [Transport; 2] = [Transport::Http1, Transport::Unix];
 
-/// How many requests are counted, after as many that are not.
+/// How many requests are counted, after the same number to warm up.
 const COUNTED: u64 = 2048;
 
 pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
     let servers = Servers::start()?;
-    let at_most = servers.throughput(bench, CALLERS, &TRANSPORTS).await;
-    let mut tables = vec![table(CALLERS, &at_most)];
+    let maxima = servers.throughput(bench, CALLERS, &TRANSPORTS).await;
+    let mut tables = vec![table(CALLERS, &maxima)];
     for callers in [1, 16, 256] {
         let transports = match bench.effort.full {
             true => &TRANSPORTS[..],
@@ -39,14 +39,14 @@ pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
         }
     }
     tables.push(servers.costs(bench).await);
-    tables.push(servers.latencies(bench, &at_most).await);
+    tables.push(servers.latencies(bench, &maxima).await);
     Ok(tables)
 }
 
-/// What is measured with a server.
+/// A server, and the request that it is measured with.
 struct Case {
     name: &'static str,
-    served: Arc<Served>,
+    served: Arc<ServerProcess>,
     request: Value,
 }
 
@@ -67,7 +67,7 @@ impl Servers {
         let redis = Redis::start()?;
         let hyper = Case {
             name: "hyper",
-            served: Arc::new(Served::floor(Kind::Hyper)?),
+            served: Arc::new(ServerProcess::floor(ServerKind::Hyper)?),
             request: echo(),
         };
         let locked = |name, store: &Store| {
@@ -109,11 +109,11 @@ impl Servers {
         let duration = bench.effort.duration();
         let mut variants = Vec::new();
         let mut add = |name: &str, subject: Subject| {
-            let way = match (subject.transport, subject.connection_each) {
+            let transport = match (subject.transport, subject.connection_each) {
                 (Transport::WebSocket, true) => "WebSocket each",
                 (transport, _) => transport.name(),
             };
-            let label = label(name, way);
+            let label = label(name, transport);
             let pace = Pace::Closed;
             variants.push(Variant::drive(label, subject, callers, pace, duration));
         };
@@ -131,7 +131,7 @@ impl Servers {
         bench.in_turns(variants).await
     }
 
-    /// Allocations and system calls of the server for each request.
+    /// Allocations and system calls of the server per request.
     async fn costs(&self, bench: &Bench<'_>) -> Table {
         let (counted, transports) = match bench.effort.quick {
             true => (COUNTED / 8, &FEW_TRANSPORTS[..]),
@@ -139,8 +139,8 @@ impl Servers {
         };
         let mut rows = Vec::new();
         let hyper = [(&self.hyper, Transport::Http1)];
-        let of = |case| transports.iter().map(move |transport| (case, *transport));
-        let ours = self.ours.iter().flat_map(of);
+        let over_each = |case| transports.iter().map(move |transport| (case, *transport));
+        let ours = self.ours.iter().flat_map(over_each);
         for (case, transport) in hyper.into_iter().chain(ours) {
             let subject = case.subject(transport);
             let label = label(case.name, transport.name());
@@ -155,19 +155,19 @@ impl Servers {
         }
         Table {
             section: "ours",
-            title: format!("Ours: what a request takes of the server; callers: {CALLERS}"),
+            title: format!("Ours: cost of a request on the server; callers: {CALLERS}"),
             rows_are: "store, transport",
             columns: vec![
                 Column::new("allocations", Unit::Count),
                 Column::new("system calls", Unit::Count),
             ],
             rows,
-            note: "System calls are counted by strace, which slows the server down, so that more requests share one than otherwise.",
+            note: "System calls are counted by strace, which slows the server down, so that more requests than usual share a system call.",
         }
     }
 
-    /// Latencies in an open loop, of hyper and one of ours at the same rates.
-    async fn latencies(&self, bench: &Bench<'_>, at_most: &[Outcome]) -> Table {
+    /// Latencies in an open loop: hyper and our server at the same rates.
+    async fn latencies(&self, bench: &Bench<'_>, maxima: &[Outcome]) -> Table {
         let duration = bench.effort.duration();
         let mut rows = Vec::new();
         let hyper = self.hyper.subject(Transport::Http1);
@@ -181,19 +181,19 @@ impl Servers {
             let ours = case.subject(Transport::Http1);
             let slower = [&self.hyper, case].map(|case| {
                 let label = label(case.name, Transport::Http1.name());
-                let found = at_most.iter().find(|outcome| outcome.label == label);
+                let found = maxima.iter().find(|outcome| outcome.label == label);
                 let most = found.and_then(|outcome| outcome.spread(|run| run.per_second));
                 most.map_or(f64::INFINITY, |most| most.median)
             });
             let slower = slower[0].min(slower[1]);
-            // There is no share of nothing: a short run on a busy machine may not have had one answer.
+            // A short run on a busy machine may not have had a single answer.
             if !slower.is_finite() || slower < 1.0 {
-                let reason = "not measured: no maximum to take a share of".to_owned();
+                let reason = "not measured: the maximum throughput is unknown".to_owned();
                 rows.push((case.name.to_owned(), Row::Reason(reason)));
                 continue;
             }
             for (share, part) in [("¼", 0.25), ("½", 0.5), ("¾", 0.75)] {
-                // On a busy machine a short run may have measured nothing at all.
+                // Below this rate, a short run may not have a single answer.
                 let per_second = (slower * part).max(100.0);
                 let pace = Pace::Open { per_second };
                 let at_rate = |name: &str, subject: &Subject| {
@@ -223,19 +223,19 @@ impl Servers {
                 Column::new("p99.9 µs", Unit::Micros),
             ],
             rows,
-            note: "Each row of ours follows hyper's at the same rate. Requests are due at fixed times; latency counts from then.",
+            note: "Each row of ours follows that of hyper at the same rate. Requests are due at fixed times, from which latency counts.",
         }
     }
 }
 
-fn label(name: &str, way: &str) -> String {
-    format!("{name}, {way}")
+fn label(name: &str, transport: &str) -> String {
+    format!("{name}, {transport}")
 }
 
 fn table(callers: usize, outcomes: &[Outcome]) -> Table {
     throughput(
         "ours",
-        format!("Ours: one request a cycle, a fresh key each; callers: {callers}"),
+        format!("Ours: one request per cycle, each with a new key; callers: {callers}"),
         "store, transport",
         outcomes,
         "HTTP/1.1 and \"WebSocket each\": a connection for each caller; all others: one connection for all callers.",
@@ -257,11 +257,11 @@ fn latency_row(outcome: &Outcome, hyper: &Outcome) -> (String, Row) {
 
 async fn count(subject: &Subject, requests: u64) -> Result<Vec<Option<Spread>>, String> {
     let run = || subject.drive(CALLERS, Pace::Count(requests), std::time::Duration::ZERO);
-    // What is made once is made here.
+    // One-time allocations happen here.
     run().await?;
-    subject.served.ask(Command::CountAllocations)?;
+    subject.served.run(Command::CountAllocations)?;
     let done = run().await?.done as f64;
-    let allocations = subject.served.ask(Command::Allocations)? as f64 / done;
+    let allocations = subject.served.run(Command::Allocations)? as f64 / done;
     let system_calls = match strace::attach(subject.served.pid())? {
         Some(trace) => {
             let done = run().await?.done as f64;
@@ -269,5 +269,8 @@ async fn count(subject: &Subject, requests: u64) -> Result<Vec<Option<Spread>>, 
         }
         None => None,
     };
-    Ok(vec![Spread::of([allocations]), Spread::of(system_calls)])
+    Ok(vec![
+        Spread::from_values([allocations]),
+        Spread::from_values(system_calls),
+    ])
 }

@@ -1,4 +1,4 @@
-//! How others lock, on the same machine and the same stores.
+//! Locks by other systems, on the same machine and the same stores.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::peers::etcd::Etcd;
 use crate::peers::postgres::Postgres;
 use crate::peers::{fred_scripts, redis_rs, rslock};
 use crate::report::{Column, Table, Unit};
-use crate::serve::{Served, Store};
+use crate::serve::{ServerProcess, Store};
 use crate::subject::{Subject, Transport};
 use crate::wire::{SERIAL, locked_echo};
 
@@ -88,10 +88,10 @@ async fn cycles(
     }
     let outcomes = bench.in_turns(variants).await;
     Ok(table(
-        format!("Peers: acquire and release of a fresh key; callers: {CALLERS}"),
+        format!("Peers: acquire and release of a new key; callers: {CALLERS}"),
         "cycles/s",
         &outcomes,
-        "Peers talk to their store from the load generator; ours adds a request to a server, and runs a function under the lock.",
+        "Peers are called directly from the load generator; ours includes a request to a server, and a function that runs under the lock.",
     ))
 }
 
@@ -158,12 +158,12 @@ async fn hand_overs(
     ))
 }
 
-/// Callers that wait for one lock.
-pub(super) fn waiting(served: &Arc<Served>) -> Subject {
+/// A request that waits for one lock shared by all callers.
+pub(super) fn waiting(served: &Arc<ServerProcess>) -> Subject {
     Subject::new(served, Transport::Unix, locked_echo("hot", Some(25)))
 }
 
-/// Half of the callers on each of two servers, all for one lock.
+/// Two servers with half of the callers each, which all compete for one lock.
 pub(super) fn two_nodes<'a>(
     label: &str,
     bench: &Bench<'_>,
@@ -197,7 +197,7 @@ fn table(title: String, what: &'static str, outcomes: &[Outcome], note: &'static
                 outcome.ratio(&outcomes[0], |run| run.per_second),
                 outcome.spread(|run| run.quantile_micros(0.5)),
                 outcome.spread(|run| run.quantile_micros(0.99)),
-                outcome.spread_of(|run| run.cpu_micros.store),
+                outcome.optional_spread(|run| run.cpu_micros.store),
             ]
         })
     });

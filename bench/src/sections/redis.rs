@@ -1,4 +1,4 @@
-//! Whether our Redis store meets its goals, as ratios to what bare clients do with the same Redis in the same run.
+//! Whether our Redis store meets its goals: ratios to bare clients of the same Redis in the same run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use super::{Bench, CALLERS, Redis, forrst};
 use crate::load::{Measured, Pace, Watched};
 use crate::peers::{failed, fred_scripts, redis_rs};
 use crate::report::{Column, Goal, Limit, Row, Spread, Table, Unit};
-use crate::serve::{Command, Kind, Served};
+use crate::serve::{Command, ServerKind, ServerProcess};
 use crate::subject::{Subject, Transport};
 use crate::wire::{SERIAL, echo, locked_echo};
 
-/// How many cycles Redis counts the commands of.
+/// The number of cycles for which Redis counts commands.
 const COUNTED: u64 = 16_384;
 
 pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
@@ -26,16 +26,16 @@ pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
     let commands = clients.commands(bench).await?;
     let mut rows = clients.cycles(bench).await;
     rows.extend(clients.hand_overs(bench).await?);
-    // The last goal has a Redis of its own.
+    // The last goal starts its own Redis.
     drop(clients);
     rows.push(background(bench).await?);
     let goals = Table {
         section: "redis",
         title: format!("Redis: goals; callers: {CALLERS}"),
-        rows_are: "ours, and what it is compared with",
+        rows_are: "ours, and the reference",
         columns: Goal::COLUMNS.to_vec(),
         rows,
-        note: "A cycle acquires and releases a fresh key. Bare scripts: SET NX PX and INCR, then compare and delete, through fred. BLPOP and LPUSH pass one token in turn; with SET NX and BLPOP, a caller that releases may take the lock again before a waiting one.",
+        note: "A cycle acquires and releases a new key. Bare scripts: SET NX PX and INCR, then compare and delete, through fred. BLPOP and LPUSH pass one token in turn; with SET NX and BLPOP, a caller that releases the lock may acquire it again before a waiting one.",
     };
     Ok(vec![goals, commands])
 }
@@ -51,7 +51,7 @@ struct Clients {
 impl Clients {
     async fn start() -> Result<Self, String> {
         let redis = Redis::start()?;
-        let hyper = Arc::new(Served::floor(Kind::Hyper)?);
+        let hyper = Arc::new(ServerProcess::floor(ServerKind::Hyper)?);
         let served = forrst(&redis.store())?;
         let store = open(&redis.url(), &OpenOptions::default()).await;
         Ok(Self {
@@ -130,7 +130,7 @@ impl Clients {
     }
 
     async fn latencies(&self, bench: &Bench<'_>, per_second: f64) -> Vec<(String, Row)> {
-        // A short run on a busy machine may not have had one answer.
+        // A short run on a busy machine may not have had a single answer.
         let per_second = per_second.max(100.0);
         let pace = Pace::Open { per_second };
         let duration = bench.effort.duration() * 2;
@@ -206,7 +206,7 @@ impl Clients {
         Ok(rows)
     }
 
-    /// What Redis counts for each way to acquire and release.
+    /// The script calls that Redis counts for each way to acquire and release.
     async fn commands(&self, bench: &Bench<'_>) -> Result<Table, String> {
         let counted = match bench.effort.quick {
             true => COUNTED / 64,
@@ -231,7 +231,7 @@ impl Clients {
                 scripts.micros / operations,
                 others.count / operations,
             ];
-            let cells = cells.map(|value| Spread::of([value]));
+            let cells = cells.map(|value| Spread::from_values([value]));
             rows.push((label.to_owned(), Row::Numbers(cells.to_vec())));
         }
         Ok(Table {
@@ -246,12 +246,12 @@ impl Clients {
                 Column::new("commands per operation", Unit::Count),
             ],
             rows,
-            note: "By INFO commandstats: FCALL and EVALSHA, and the commands that they run. A cycle is two operations. Socket I/O is not included.",
+            note: "From INFO commandstats: FCALL and EVALSHA, and the commands that they run. A cycle is two operations. Socket I/O is not included.",
         })
     }
 }
 
-/// CPU of Redis while keys are contended and no client sends a request.
+/// CPU time of Redis while keys are contended and no client sends a request.
 async fn background(bench: &Bench<'_>) -> Result<(String, Row), String> {
     let (count, time) = match bench.effort.quick {
         true => (1_000, bench.effort.duration() * 5),
@@ -260,18 +260,18 @@ async fn background(bench: &Bench<'_>) -> Result<(String, Row), String> {
     let redis = Redis::start()?;
     let served = forrst(&redis.store())?;
     let [uncontended] = percent_of_core([redis.pid], time).await?;
-    let row = match served.ask(Command::Contend(count)) {
+    let row = match served.run(Command::Contend(count)) {
         Ok(reached) if reached < count => Row::Reason(format!(
-            "not measured: {reached} keys have a waiter, and Redis did not keep up"
+            "not measured: Redis did not keep up; only {reached} keys have a waiter"
         )),
         Ok(_) => {
             let [contended] = percent_of_core([redis.pid], time).await?;
             Row::Goal(Goal {
-                measured: Spread::of([contended]),
+                measured: Spread::from_values([contended]),
                 unit: Unit::Percent,
                 limit: Limit::AtMost(5.0),
-                ours: Spread::of([contended]),
-                reference: Spread::of([uncontended]),
+                ours: Spread::from_values([contended]),
+                reference: Spread::from_values([uncontended]),
                 unit_of_both: Unit::Percent,
             })
         }
@@ -281,7 +281,7 @@ async fn background(bench: &Bench<'_>) -> Result<(String, Row), String> {
     Ok((label, row))
 }
 
-/// A goal, or the reason why one of those that it is made of was not measured.
+/// A goal, or the reason why one of its measurements failed.
 fn row(label: &str, outcomes: &[&Outcome], goal: Goal) -> (String, Row) {
     let failed = outcomes
         .iter()

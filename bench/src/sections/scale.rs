@@ -1,4 +1,4 @@
-//! Whether a lock costs more where many others are held, or many callers wait.
+//! Whether a lock costs more when many others are held, or many callers wait.
 
 use std::sync::Arc;
 
@@ -7,20 +7,20 @@ use super::{Bench, CALLERS, Redis, forrst};
 use crate::load::Pace;
 use crate::process::resident_bytes;
 use crate::report::{Column, Row, Spread, Table, Unit};
-use crate::serve::{Command, Served, Store};
+use crate::serve::{Command, ServerProcess, Store};
 use crate::subject::{Subject, Transport};
 use crate::wire::{SERIAL, locked_echo};
 
-/// Below this, what a process grows by says nothing about one of them.
+/// With fewer locks or waiters, the growth of the process says nothing about the size of each.
 const MANY: u64 = 10_000;
 
 pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
     let mut tables = Vec::new();
-    for kind in [Kind::Memory, Kind::Embedded, Kind::Redis] {
+    for kind in [StoreKind::Memory, StoreKind::Embedded, StoreKind::Redis] {
         let held: &[u64] = match kind {
-            Kind::Redis if bench.effort.quick => &[0, 10_000],
+            StoreKind::Redis if bench.effort.quick => &[0, 10_000],
             // A million takes Redis a minute.
-            Kind::Redis if !bench.effort.full => &[0, 100_000],
+            StoreKind::Redis if !bench.effort.full => &[0, 100_000],
             _ if bench.effort.quick => &[0, 100_000],
             _ => &[0, 100_000, 1_000_000],
         };
@@ -30,7 +30,7 @@ pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
                 .await?,
         );
     }
-    for kind in [Kind::Memory, Kind::Embedded, Kind::Redis] {
+    for kind in [StoreKind::Memory, StoreKind::Embedded, StoreKind::Redis] {
         let title = format!("Scale: cycles beside waiters for one lock, {}", kind.name());
         let waiting = &[0, 1, 100, 10_000];
         tables.push(
@@ -42,24 +42,24 @@ pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum StoreKind {
     Memory,
     Embedded,
     Redis,
 }
 
-/// A server in the state that a command has brought about.
+/// A server with held locks or waiters.
 struct Filled {
     count: u64,
-    served: Arc<Served>,
-    /// What the process that keeps the locks has grown by, for each of them.
+    served: Arc<ServerProcess>,
+    /// The growth of the process that keeps the locks, per lock or waiter.
     bytes_each: Option<f64>,
     /// How long a page of the list takes.
     page_micros: Option<f64>,
     _redis: Option<Redis>,
 }
 
-impl Kind {
+impl StoreKind {
     fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -99,11 +99,11 @@ impl Kind {
         let pid = redis.as_ref().map_or(served.pid(), |redis| redis.pid);
         let before = resident_bytes(pid)?;
         if count > 0 {
-            served.ask(command(count))?;
+            served.run(command(count))?;
         }
         let grown = resident_bytes(pid)?.saturating_sub(before);
         let is_many = count >= MANY;
-        let page_micros = is_many.then(|| served.ask(Command::List)).transpose()?;
+        let page_micros = is_many.then(|| served.run(Command::List)).transpose()?;
         Ok(Filled {
             count,
             served,
@@ -127,9 +127,9 @@ async fn cycles(bench: &Bench<'_>, servers: &[Filled], rows_are: &'static str) -
                 outcome.spread(|run| run.per_second),
                 outcome.ratio(&outcomes[0], |run| run.per_second),
                 outcome.spread(|run| run.quantile_micros(0.99)),
-                outcome.spread_of(|run| run.cpu_micros.server),
-                Spread::of(filled.bytes_each),
-                Spread::of(filled.page_micros),
+                outcome.optional_spread(|run| run.cpu_micros.server),
+                Spread::from_values(filled.bytes_each),
+                Spread::from_values(filled.page_micros),
             ]
         })
     });
@@ -147,6 +147,6 @@ async fn cycles(bench: &Bench<'_>, servers: &[Filled], rows_are: &'static str) -
             Column::new("list µs", Unit::Micros),
         ],
         rows,
-        note: "Bytes are those that the process with the locks grew by: Redis itself, or our server. `list` is a page of a hundred locks.",
+        note: "Bytes are the growth of the process that keeps the locks: Redis, or our server. `list` is a page of a hundred locks.",
     }
 }

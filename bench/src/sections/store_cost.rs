@@ -1,4 +1,4 @@
-//! What the Redis process pays: it has one thread, and a whole fleet shares it.
+//! The CPU time of the Redis process: it runs commands on one thread, which all nodes share.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::variants::Variant;
 use super::{Bench, Redis, forrst};
 use crate::load::{Measured, Pace, Watched, repeat_at};
 use crate::peers::{failed, fred_scripts};
-use crate::process::CpuTime;
+use crate::process::cpu_time;
 use crate::report::{Column, Row, Spread, Table, Unit};
 use crate::serve::Command;
 use crate::subject::{Subject, Transport};
@@ -21,7 +21,7 @@ pub(super) async fn measure(bench: &Bench<'_>) -> Result<Vec<Table>, String> {
     Ok(vec![each_cycle(bench).await?, idle(bench).await?])
 }
 
-/// CPU of Redis for each acquire and release.
+/// CPU time of Redis per acquire and release.
 async fn each_cycle(bench: &Bench<'_>) -> Result<Table, String> {
     let redis = Redis::start()?;
     let (url, pid) = (&redis.url(), redis.pid);
@@ -56,7 +56,7 @@ async fn each_cycle(bench: &Bench<'_>) -> Result<Table, String> {
         rows.extend(outcomes.iter().map(|outcome| {
             outcome.row(|| {
                 vec![
-                    outcome.spread_of(|run| run.cpu_micros.store),
+                    outcome.optional_spread(|run| run.cpu_micros.store),
                     outcome.ratio(&outcomes[0], |run| run.cpu_micros.store.unwrap_or(f64::NAN)),
                     outcome.spread(|run| run.per_second),
                 ]
@@ -73,11 +73,11 @@ async fn each_cycle(bench: &Bench<'_>) -> Result<Table, String> {
             Column::new("cycles/s", Unit::PerSecond),
         ],
         rows,
-        note: "The fewer requests come together, the more of it is reading and writing sockets rather than running scripts.",
+        note: "The fewer requests arrive together, the larger the share of socket I/O compared with scripts.",
     })
 }
 
-/// Cycles of fresh keys by our store alone, without a server.
+/// Cycles of new keys on our store, without a server.
 pub(super) async fn cycles(
     store: Arc<dyn LockStore>,
     pace: Pace,
@@ -93,7 +93,7 @@ pub(super) async fn cycles(
     .await
 }
 
-/// CPU of Redis and of a node while locks are contended and nobody asks.
+/// CPU time of Redis and of a node while locks are contended and no client sends a request.
 async fn idle(bench: &Bench<'_>) -> Result<Table, String> {
     let counts: &[u64] = if bench.effort.quick {
         &[0, 1_000]
@@ -106,13 +106,13 @@ async fn idle(bench: &Bench<'_>) -> Result<Table, String> {
         let redis = Redis::start()?;
         let served = forrst(&redis.store())?;
         let mut label = count.to_string();
-        let row = match served.ask(Command::Contend(*count)) {
+        let row = match served.run(Command::Contend(*count)) {
             Ok(reached) => {
                 if reached < *count {
                     label = format!("{reached}, of {count}: Redis did not keep up");
                 }
                 let percents = percent_of_core([redis.pid, served.pid()], time).await?;
-                let cells = percents.map(|percent| Spread::of([percent]));
+                let cells = percents.map(|percent| Spread::from_values([percent]));
                 Row::Numbers(cells.to_vec())
             }
             Err(reason) => Row::Reason(reason),
@@ -121,7 +121,7 @@ async fn idle(bench: &Bench<'_>) -> Result<Table, String> {
     }
     Ok(Table {
         section: "store-cost",
-        title: "Store cost: CPU while locks are contended and nobody asks".to_owned(),
+        title: "Store cost: CPU while locks are contended, without requests".to_owned(),
         rows_are: "contended locks",
         columns: vec![
             Column::new("Redis, % of a core", Unit::Percent),
@@ -132,14 +132,14 @@ async fn idle(bench: &Bench<'_>) -> Result<Table, String> {
     })
 }
 
-/// What processes spend while time passes.
+/// The CPU usage of processes over some time.
 pub(super) async fn percent_of_core<const N: usize>(
     pids: [u32; N],
     time: Duration,
 ) -> Result<[f64; N], String> {
-    let (before, since) = (pids.map(CpuTime::of), Instant::now());
+    let (before, since) = (pids.map(cpu_time), Instant::now());
     tokio::time::sleep(time).await;
-    let (after, elapsed) = (pids.map(CpuTime::of), since.elapsed());
+    let (after, elapsed) = (pids.map(cpu_time), since.elapsed());
     let mut percents = [0.0; N];
     for ((percent, before), after) in percents.iter_mut().zip(before).zip(after) {
         let spent = after?.saturating_sub(before?);

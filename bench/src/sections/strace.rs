@@ -1,4 +1,4 @@
-//! System calls of a process, counted by strace where it is installed and allowed.
+//! Counts the system calls of a process with strace, if that is installed and permitted.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ pub(super) struct Trace {
     _folder: TempDir,
 }
 
-/// Begins to count the calls of all threads; nothing where strace is not there or may not.
+/// Begins to count the calls of all threads; `None` if strace is not installed or not permitted.
 pub(super) fn attach(pid: u32) -> Result<Option<Trace>, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let output = folder.path().join("calls");
@@ -57,7 +57,7 @@ fn is_traced(pid: u32) -> bool {
 }
 
 impl Trace {
-    /// How many there were.
+    /// Stops, and returns the number of calls.
     pub(super) fn finish(mut self) -> Result<u64, String> {
         let stopped = kill_process(Pid::from_child(&self.strace), Signal::INT);
         stopped.map_err(|error| format!("strace does not end: {error}"))?;
@@ -66,6 +66,6 @@ impl Trace {
         let total = table.lines().find(|line| line.ends_with("total"));
         let calls = total.and_then(|line| line.split_whitespace().nth(3));
         let calls = calls.and_then(|calls| calls.parse().ok());
-        calls.ok_or_else(|| format!("strace says {table:?}"))
+        calls.ok_or_else(|| format!("strace printed no total: {table:?}"))
     }
 }

@@ -1,4 +1,4 @@
-//! Things that are compared: they run in turns, and each is set against the first within the same turn.
+//! The variants that are compared: they run in turns, and each is compared with the first one within the same turn.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::subject::Subject;
 
 type Run<'a> = Box<dyn Fn() -> BoxFuture<'a, Result<Measured, String>> + Send + Sync + 'a>;
 
-/// One of them.
+/// One row of a table, and how it is measured.
 pub(super) struct Variant<'a> {
     label: String,
     run: Result<Run<'a>, String>,
@@ -31,7 +31,7 @@ impl<'a> Variant<'a> {
         }
     }
 
-    /// Requests to a server.
+    /// A variant that sends requests to a server.
     pub(super) fn drive(
         label: impl Into<String>,
         subject: Subject,
@@ -45,7 +45,7 @@ impl<'a> Variant<'a> {
         })
     }
 
-    /// One that cannot run here.
+    /// A variant that cannot run on this machine.
     pub(super) fn missing(label: impl Into<String>, reason: impl Into<String>) -> Self {
         Self {
             label: label.into(),
@@ -54,37 +54,40 @@ impl<'a> Variant<'a> {
     }
 }
 
-/// What came of one.
+/// The result of a variant.
 pub(super) struct Outcome {
     pub(super) label: String,
-    /// One for each turn.
+    /// One result for each turn.
     pub(super) turns: Result<Vec<Measured>, String>,
 }
 
 impl Outcome {
     /// A value of each turn.
     pub(super) fn spread(&self, value: impl Fn(&Measured) -> f64) -> Option<Spread> {
-        Spread::of(self.turns.iter().flatten().map(value))
+        Spread::from_values(self.turns.iter().flatten().map(value))
     }
 
-    /// The same of a value that may not have been measured.
-    pub(super) fn spread_of(&self, value: impl Fn(&Measured) -> Option<f64>) -> Option<Spread> {
-        Spread::of(self.turns.iter().flatten().filter_map(value))
+    /// As [`Self::spread`], of a value that may not have been measured.
+    pub(super) fn optional_spread(
+        &self,
+        value: impl Fn(&Measured) -> Option<f64>,
+    ) -> Option<Spread> {
+        Spread::from_values(self.turns.iter().flatten().filter_map(value))
     }
 
-    /// The same as a multiple of what the other one had in the same turn.
+    /// The ratio of a value to that of another variant in the same turn.
     pub(super) fn ratio(&self, to: &Self, value: impl Fn(&Measured) -> f64) -> Option<Spread> {
         Self::each_turn([self, to], |[own, other]| value(own) / value(other))
     }
 
-    /// A value of what several had in the same turn.
+    /// A value computed from the results of several variants in the same turn.
     pub(super) fn each_turn<const N: usize>(
         outcomes: [&Self; N],
         value: impl Fn([&Measured; N]) -> f64,
     ) -> Option<Spread> {
         let turns = outcomes.map(|outcome| outcome.turns.as_deref().unwrap_or_default());
         let complete = turns.iter().map(|turns| turns.len()).min().unwrap_or(0);
-        Spread::of((0..complete).map(|turn| value(turns.map(|turns| &turns[turn]))))
+        Spread::from_values((0..complete).map(|turn| value(turns.map(|turns| &turns[turn]))))
     }
 
     pub(super) fn row(&self, cells: impl FnOnce() -> Vec<Option<Spread>>) -> (String, Row) {
@@ -97,12 +100,12 @@ impl Outcome {
 }
 
 impl Bench<'_> {
-    /// Runs all of them in turns, so that what disturbs the machine disturbs all.
+    /// Runs all variants in turns, so that other load on the machine affects all of them.
     pub(super) async fn in_turns(&self, variants: Vec<Variant<'_>>) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         let mut runs = Vec::new();
         for (index, Variant { label, run }) in variants.into_iter().enumerate() {
-            // All are compared with the first.
+            // All variants are compared with the first.
             if index > 0 && !self.effort.measures(&label) {
                 continue;
             }
@@ -124,7 +127,7 @@ impl Bench<'_> {
     }
 }
 
-/// Throughput, latency and CPU, beside the first one.
+/// Throughput, latency and CPU time, compared with the first variant.
 pub(super) fn throughput(
     section: &'static str,
     title: impl Into<String>,
@@ -148,7 +151,7 @@ pub(super) fn throughput(
                 outcome.ratio(&outcomes[0], per_second),
                 outcome.spread(|measured| measured.quantile_micros(0.5)),
                 outcome.spread(|measured| measured.quantile_micros(0.99)),
-                outcome.spread_of(|measured| measured.cpu_micros.server),
+                outcome.optional_spread(|measured| measured.cpu_micros.server),
                 outcome.spread(|measured| measured.own_cpu_micros),
             ]
         })

@@ -1,4 +1,4 @@
-//! A served process, as the benchmark sees it.
+//! The benchmark's side of a server process: starting it, sending it commands, ending it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -7,22 +7,22 @@ use std::sync::{Mutex, PoisonError};
 
 use tempfile::TempDir;
 
-use super::{Address, Command, Kind};
+use super::{Address, Command, ServerKind};
 
-/// What the answer to a command begins with that could not be obeyed.
-const REFUSAL: &str = "error: ";
+/// The prefix of the answer to a command that failed.
+const ERROR_PREFIX: &str = "error: ";
 
-pub(super) fn refusal(error: &str) -> String {
-    REFUSAL.to_owned() + &error.replace('\n', " ")
+pub(super) fn error_line(error: &str) -> String {
+    ERROR_PREFIX.to_owned() + &error.replace('\n', " ")
 }
 
-/// A server of ours. It ends when this is dropped.
-pub(crate) struct Served {
+/// A server process. It ends when this is dropped.
+pub(crate) struct ServerProcess {
     child: Child,
     pipes: Mutex<Pipes>,
     pub(crate) tcp: Address,
     pub(crate) unix: Address,
-    /// It has the socket, and the embedded store.
+    /// Contains the socket and the embedded store.
     _folder: TempDir,
 }
 
@@ -31,17 +31,17 @@ struct Pipes {
     output: BufReader<ChildStdout>,
 }
 
-impl Served {
-    pub(crate) fn floor(kind: Kind) -> Result<Self, String> {
+impl ServerProcess {
+    pub(crate) fn floor(kind: ServerKind) -> Result<Self, String> {
         Self::start(kind, |_| Vec::new())
     }
 
     /// Our server on this store.
     pub(crate) fn forrst(store: &Store) -> Result<Self, String> {
-        Self::start(Kind::Forrst, |folder| store.arguments(folder))
+        Self::start(ServerKind::Forrst, |folder| store.arguments(folder))
     }
 
-    fn start(kind: Kind, arguments: impl Fn(&Path) -> Vec<String>) -> Result<Self, String> {
+    fn start(kind: ServerKind, arguments: impl Fn(&Path) -> Vec<String>) -> Result<Self, String> {
         let failed = |error| format!("cannot start a server: {error}");
         let folder = tempfile::tempdir().map_err(failed)?;
         let program = std::env::current_exe().map_err(failed)?;
@@ -51,7 +51,7 @@ impl Served {
             .args(["serve", name.get_name(), "--unix"])
             .arg(&socket)
             .args(arguments(folder.path()))
-            // The log is on, as it is by default, and goes nowhere.
+            // The log is on, as by default, but its output is discarded.
             .env_remove("RUST_LOG")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -69,7 +69,7 @@ impl Served {
         };
         let address = pipes.read_line().and_then(|address| {
             let address = address.parse();
-            address.map_err(|error| format!("no address: {error}"))
+            address.map_err(|error| format!("the server printed no address: {error}"))
         });
         if address.is_err() {
             let _ = child.kill();
@@ -88,14 +88,14 @@ impl Served {
         self.child.id()
     }
 
-    /// Sends a command and returns the number it is answered with.
-    pub(crate) fn ask(&self, command: Command) -> Result<u64, String> {
+    /// Sends a command, and returns the number in its answer.
+    pub(crate) fn run(&self, command: Command) -> Result<u64, String> {
         let line = serde_json::to_string(&command).map_err(|error| error.to_string())?;
         let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
         let written = writeln!(pipes.input, "{line}");
-        written.map_err(|error| format!("a server has ended: {error}"))?;
+        written.map_err(|error| format!("a server process has exited: {error}"))?;
         let answer = pipes.read_line()?;
-        if let Some(error) = answer.strip_prefix(REFUSAL) {
+        if let Some(error) = answer.strip_prefix(ERROR_PREFIX) {
             return Err(error.to_owned());
         }
         let number = answer.parse();
@@ -108,25 +108,27 @@ impl Pipes {
         let mut line = String::new();
         match self.output.read_line(&mut line) {
             Ok(1..) => Ok(line.trim().to_owned()),
-            Ok(0) => Err("a server has ended; FORRST_BENCH_LOG=1 shows what it says".to_owned()),
+            Ok(0) => {
+                Err("a server process has exited; FORRST_BENCH_LOG=1 shows its log".to_owned())
+            }
             Err(error) => Err(error.to_string()),
         }
     }
 }
 
-impl Drop for Served {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // It has nothing to finish: what it keeps is thrown away with its folder.
+        // No shutdown is needed: its data is deleted with its folder.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Where our server keeps its locks.
+/// The store of our server.
 #[derive(Debug, Clone)]
 pub(crate) enum Store {
     Memory,
-    /// In a folder of its own; whether it waits for the disk.
+    /// In a temporary folder; `waits_for_disk` is the durability `full`.
     Embedded {
         waits_for_disk: bool,
     },

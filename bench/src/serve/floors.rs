@@ -1,4 +1,4 @@
-//! What a server can do at best: the same parsing and answering of JSON with nothing else around it.
+//! Minimal servers that parse the same JSON and answer with JSON, and do nothing else: an upper bound for our server.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 
-/// What our own answer says, about: the id and the result.
+/// Roughly the answer of our server: the protocol, the id and the result.
 fn answer(mut request: Value) -> Value {
     json!({
         "protocol": request["protocol"].take(),
@@ -91,7 +91,7 @@ pub(super) async fn jsonrpsee() -> Result<SocketAddr, String> {
     Ok(address)
 }
 
-/// On TCP and on a unix socket.
+/// Length-prefixed frames, on TCP and on a unix socket.
 pub(super) async fn frames(path: &Path) -> Result<SocketAddr, String> {
     let unix = UnixListener::bind(path).map_err(|error| format!("cannot listen: {error}"))?;
     tokio::spawn(async move {
@@ -109,7 +109,7 @@ pub(super) async fn frames(path: &Path) -> Result<SocketAddr, String> {
     Ok(address)
 }
 
-/// Reads whatever is there, and answers all of it in one write.
+/// Reads what has arrived, and answers all of it in one write.
 async fn echo_frames(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> Option<()> {
     let (mut input, mut output) = (BytesMut::with_capacity(64 * 1024), Vec::new());
     loop {

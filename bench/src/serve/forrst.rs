@@ -1,4 +1,4 @@
-//! Our server, with the function and the settings of `forrst serve --demo`.
+//! Our server, with `demo.echo` and the settings of `forrst serve --demo`, and the commands that fill it with locks and waiters.
 
 use std::io::{BufWriter, stderr};
 use std::net::SocketAddr;
@@ -22,12 +22,12 @@ use super::ServeArguments;
 
 /// Longer than any run.
 const HOUR: Duration = Duration::from_secs(60 * 60);
-/// When a store has enough to do.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a batch of waiters may take to queue; after that, the store does not keep up.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How many pages are listed.
 const PAGES: usize = 51;
-/// How many locks are taken at once.
-const AT_ONCE: u64 = 512;
+/// How many locks are acquired concurrently.
+const BATCH: u64 = 512;
 
 pub(super) async fn serve(arguments: &ServeArguments) -> Result<(SocketAddr, Server), String> {
     log();
@@ -46,7 +46,7 @@ pub(super) async fn serve(arguments: &ServeArguments) -> Result<(SocketAddr, Ser
     Ok((address, server))
 }
 
-/// A server with `demo.echo`, which lets more wait than usual.
+/// A server with `demo.echo` and higher limits for waiters.
 pub(crate) fn echo_server(store: Arc<dyn LockStore>) -> Result<Server, String> {
     let echo = |_: Context, arguments: Map<String, Value>| async move {
         Ok::<_, FunctionError>(arguments)
@@ -68,13 +68,13 @@ pub(crate) fn echo_server(store: Arc<dyn LockStore>) -> Result<Server, String> {
     server.map_err(|error| error.to_string())
 }
 
-/// Every request is a line, written by a thread behind a bounded queue, as in `forrst serve`.
+/// Logs each request through a bounded queue to a thread that writes, as `forrst serve` does.
 fn log() {
     let lines = NonBlockingBuilder::default()
         .buffered_lines_limit(4096)
         .lossy(true);
     let (lines, guard) = lines.finish(BufWriter::with_capacity(32 * 1024, stderr()));
-    // The thread writes until the process ends.
+    // The thread writes until the process exits.
     std::mem::forget(guard);
     tracing_subscriber::fmt()
         .with_ansi(false)
@@ -82,8 +82,8 @@ fn log() {
         .init();
 }
 
-/// A call for the whole of one key, by an owner that has no other lease.
-pub(crate) fn acquire_of(name: LockName, ttl: Duration) -> Acquire {
+/// An acquire of one exclusive key, by a new owner.
+pub(crate) fn acquire_command(name: LockName, ttl: Duration) -> Acquire {
     Acquire {
         claim: Claim {
             locks: Locks::exclusive(name),
@@ -103,14 +103,14 @@ pub(crate) fn lock_name(key: &str) -> LockName {
     LockName::global(&LockKey::parse(key).expect("a short key"))
 }
 
-/// Takes locks that nobody releases, as a client does it, so that the server keeps what it keeps about them.
+/// Acquires locks that are not released. It calls the server as a client does, so that the server has all of its state about them.
 pub(super) async fn hold(server: Option<&Server>, count: u64) -> Result<u64, String> {
     let server = server.ok_or("only our server has locks")?;
     let mut tasks = JoinSet::new();
-    for worker in 0..AT_ONCE {
+    for worker in 0..BATCH {
         let server = server.clone();
         tasks.spawn(async move {
-            for number in (worker..count).step_by(AT_ONCE as usize) {
+            for number in (worker..count).step_by(BATCH as usize) {
                 let request = json!({
                     "protocol": {"name": "forrst", "version": "0.1.0"},
                     "id": "hold",
@@ -134,44 +134,44 @@ pub(super) async fn hold(server: Option<&Server>, count: u64) -> Result<u64, Str
 }
 
 async fn take(store: &Arc<dyn LockStore>, name: &LockName) -> Result<(), String> {
-    let acquired = store.acquire(acquire_of(name.clone(), HOUR)).await;
+    let acquired = store.acquire(acquire_command(name.clone(), HOUR)).await;
     match acquired.map_err(|error| error.to_string())?.outcome {
         Acquired::Granted(_) => Ok(()),
         other => Err(format!("{name} was not granted: {other:?}")),
     }
 }
 
-/// Lets many wait for one lock.
+/// Starts many waiters for one lock.
 pub(super) async fn wait(server: Option<&Server>, count: u64) -> Result<u64, String> {
     let server = server.ok_or("only our server has locks")?;
     let name = lock_name("waited-for");
     take(server.locks().store(), &name).await?;
     for number in 1..=count {
-        queue_up(server, name.clone());
-        if number % AT_ONCE == 0 || number == count {
-            until_waiting(server, &name, number as usize).await?;
+        start_waiter(server, name.clone());
+        if number % BATCH == 0 || number == count {
+            wait_for_waiters(server, &name, number as usize).await?;
         }
     }
     Ok(count)
 }
 
-/// Lets one wait for each of many locks. Says how many it got to, since a store may have enough to do with those.
+/// Acquires many locks and starts one waiter for each. Returns how many have one, which is fewer if the store does not keep up.
 pub(super) async fn contend(server: Option<&Server>, count: u64) -> Result<u64, String> {
     hold(server, count).await?;
     let server = server.ok_or("only our server has locks")?;
     let names: Vec<LockName> = (0..count).map(held_name).collect();
     let mut waiting = 0;
-    for batch in names.chunks(AT_ONCE as usize) {
+    for batch in names.chunks(BATCH as usize) {
         for name in batch {
-            queue_up(server, name.clone());
+            start_waiter(server, name.clone());
         }
         let all = async {
             for name in batch {
-                until_waiting(server, name, 1).await?;
+                wait_for_waiters(server, name, 1).await?;
             }
             Ok::<_, String>(())
         };
-        if !matches!(timeout(PATIENCE, all).await, Ok(Ok(()))) {
+        if !matches!(timeout(QUEUE_TIMEOUT, all).await, Ok(Ok(()))) {
             break;
         }
         waiting += batch.len() as u64;
@@ -179,7 +179,7 @@ pub(super) async fn contend(server: Option<&Server>, count: u64) -> Result<u64, 
     Ok(waiting)
 }
 
-/// The median time of a page of a hundred locks, in microseconds.
+/// The median time of listing a page of a hundred locks, in microseconds.
 pub(super) async fn list(server: Option<&Server>) -> Result<u64, String> {
     let server = server.ok_or("only our server has locks")?;
     let mut request = ListRequest {
@@ -201,9 +201,9 @@ fn held_name(number: u64) -> LockName {
     lock_name(&format!("held:{number}"))
 }
 
-fn queue_up(server: &Server, name: LockName) {
+fn start_waiter(server: &Server, name: LockName) {
     let locks = server.locks().clone();
-    let claim = acquire_of(name, HOUR).claim;
+    let claim = acquire_command(name, HOUR).claim;
     let request = AcquireRequest {
         locks: claim.locks,
         owner: claim.owner,
@@ -216,7 +216,7 @@ fn queue_up(server: &Server, name: LockName) {
     tokio::spawn(async move { locks.acquire(request).await });
 }
 
-async fn until_waiting(server: &Server, name: &LockName, count: usize) -> Result<(), String> {
+async fn wait_for_waiters(server: &Server, name: &LockName, count: usize) -> Result<(), String> {
     loop {
         let status = server.locks().inspect(name).await;
         let (status, _) = status.map_err(|error| error.to_string())?;

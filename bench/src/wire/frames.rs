@@ -1,4 +1,4 @@
-//! JSON behind four bytes of length, as over the unix socket.
+//! JSON prefixed by its length in four bytes, the protocol of the unix socket.
 
 use serde_json::Value;
 

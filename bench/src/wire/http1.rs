@@ -1,4 +1,4 @@
-//! HTTP/1.1, one request at a time.
+//! HTTP/1.1 with one request in flight per connection.
 
 use serde_json::Value;
 

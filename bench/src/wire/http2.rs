@@ -1,7 +1,7 @@
 //! HTTP/2 with prior knowledge: many streams of one connection, each with the same headers.
 //!
-//! The header block is written once, without the dynamic table, so that no encoder is needed; of the answers only the status
-//! and the end of the stream are read.
+//! The header block is encoded once, without the dynamic table, so that no HPACK encoder is needed. Of an answer only the
+//! status and the end of the stream are read.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::{Codec, Decoded, Template};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEADER: usize = 9;
-/// Re-opened by as much when half of it is used.
+/// The flow-control window, which is extended when half of it is used.
 const WINDOW: u32 = 1 << 30;
 
 const DATA: u8 = 0;

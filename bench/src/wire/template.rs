@@ -1,13 +1,13 @@
-//! Requests that differ only in a few digits.
+//! Requests that differ only in a few digits, so that sending one is a copy.
 
 use serde_json::{Value, json};
 
-/// Stands for the slot, in ids.
+/// The placeholder of the slot, in ids.
 pub(crate) const SLOT: &str = "1%slot%%";
-/// Stands for a number that no other request of the run has, in keys.
+/// The placeholder of the serial number, in keys; it is different for each request of a run.
 pub(crate) const SERIAL: &str = "%%%%serial%%%%%%";
 
-/// A request whose digits are filled in.
+/// A request with placeholders for digits.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     bytes: Vec<u8>,
@@ -28,21 +28,21 @@ impl Template {
     pub(crate) fn write(&self, slot: usize, serial: u64, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&self.bytes);
-        let mut fill = |places: &[usize], width: usize, number: u64| {
-            for place in places {
-                let place = start + place;
-                write_digits(&mut out[place..place + width], number);
+        let mut fill = |positions: &[usize], width: usize, number: u64| {
+            for position in positions {
+                let position = start + position;
+                write_digits(&mut out[position..position + width], number);
             }
         };
-        // An id begins with a 1, so that it is a number of as many digits in JSON-RPC, too.
+        // An id begins with a 1, because as a number in JSON-RPC it cannot begin with a 0.
         let first_id = 10_u64.pow(SLOT.len() as u32 - 1);
         fill(&self.slots, SLOT.len(), first_id + slot as u64);
         fill(&self.serials, SERIAL.len(), serial);
     }
 }
 
-fn write_digits(place: &mut [u8], mut number: u64) {
-    for digit in place.iter_mut().rev() {
+fn write_digits(digits: &mut [u8], mut number: u64) {
+    for digit in digits.iter_mut().rev() {
         *digit = b'0' + u8::try_from(number % 10).unwrap_or_default();
         number /= 10;
     }
@@ -65,7 +65,7 @@ pub(crate) fn echo() -> Value {
     })
 }
 
-/// The same under a lock of this key, waiting for it where `wait_seconds` are given.
+/// A call of `demo.echo` under a lock, waiting for it if `wait_seconds` is given.
 pub(crate) fn locked_echo(key: &str, wait_seconds: Option<u64>) -> Value {
     let mut options = json!({"key": key, "ttl": {"value": 30, "unit": "second"}});
     if let Some(seconds) = wait_seconds {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_template_fills_in_every_place() {
+    fn a_template_fills_in_every_placeholder() {
         let text = format!("{{\"id\":{SLOT},\"x\":\"{SLOT}\",\"key\":\"{SERIAL}\"}}");
         let mut out = b"before".to_vec();
         Template::new(text.into_bytes()).write(42, 7_000_000_001, &mut out);

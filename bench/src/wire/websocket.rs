@@ -1,4 +1,4 @@
-//! JSON-RPC over a WebSocket: one text frame a message.
+//! JSON-RPC over a WebSocket, with one text frame per message.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ const OPCODE: u8 = 0x0f;
 const TEXT: u8 = 1;
 const PING: u8 = 9;
 const MASKED: u8 = 0x80;
-/// Masking with zeros changes nothing, and is all that the protocol asks for.
+/// Masking is required by the protocol; with zeros it leaves the payload unchanged.
 const MASK: [u8; 4] = [0; 4];
 
 pub(crate) struct WebSocket {
@@ -97,7 +97,7 @@ impl Codec for WebSocket {
     }
 }
 
-/// Where the payload of a frame begins, and how long it is.
+/// The start and the length of a frame's payload.
 fn payload(input: &[u8]) -> Option<(usize, usize)> {
     match *input.get(1)? {
         126 => {
