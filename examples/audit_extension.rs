@@ -1,6 +1,6 @@
-//! An extension of one's own: callers who name `urn:acme:forrst:ext:audit` leave a record of who called what, and why.
+//! A custom extension: a call that names `urn:acme:forrst:ext:audit` leaves a record of who called what, and why.
 //!
-//! It runs inside of `atomicLock`, wherever the two stand in the request, so it knows the lock that the call holds.
+//! It runs inside `atomicLock`, in whatever order the request lists the two, so it knows the lock that the call holds.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Extension for Audit {
         AUDIT
     }
 
-    /// Nothing has happened yet: wrong options end the request before any lock is taken.
+    /// Invalid options end the request here, before any lock is acquired.
     fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors> {
         let options = call.options.cloned().unwrap_or_default();
         let wrong = |error: serde_json::Error| {
@@ -66,20 +66,20 @@ impl Around for AuditedCall {
     async fn run(self: Box<Self>, context: Context, next: Next) -> Outcome {
         let sent = context.caller_context();
         let caller = sent.and_then(|sent| sent.deserialize::<Caller>().ok());
-        let who = caller.map_or("somebody".to_owned(), |caller| caller.user);
-        let what = context.function().clone();
+        let user = caller.map_or("unknown".to_owned(), |caller| caller.user);
+        let function = context.function().clone();
         let lease = context.lease();
         let lock = lease.map_or("no lock".to_owned(), |lease| lease.key().to_owned());
 
         let outcome = next.run(context).await;
 
-        let how = match &outcome.result {
+        let result = match &outcome.result {
             Ok(_) => "done",
             Err(errors) => errors.as_slice()[0].code.as_str(),
         };
-        let why = self.reason;
+        let reason = self.reason;
         let mut records = self.records.lock().await;
-        records.push(format!("{who}, {what}, {lock}, {why}: {how}"));
+        records.push(format!("{user}, {function}, {lock}, {reason}: {result}"));
         let data = json!({"record": records.len()});
         outcome.with_data(self.urn, &data)
     }
@@ -122,31 +122,31 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .function("accounts.close", "1.0.0", close)
         .build()?;
 
-    let audit = json!({"urn": AUDIT, "options": {"reason": "asked by letter"}});
+    let audit = json!({"urn": AUDIT, "options": {"reason": "requested by letter"}});
     let lock = json!({
         "urn": "urn:forrst:ext:atomicLock",
         "options": {"key": "acc_1", "ttl": {"value": 10, "unit": "second"}},
     });
     let closed = send(&server, "acc_1", json!([audit, lock])).await?;
-    let said = &closed["extensions"][0];
-    println!("The answer says where to find it: {said}");
+    let data = &closed["extensions"][0];
+    println!("The answer has the number of the record: {data}");
     assert_eq!(closed["result"]["closed"], "acc_1");
-    assert_eq!(*said, json!({"urn": AUDIT, "data": {"record": 1}}));
+    assert_eq!(*data, json!({"urn": AUDIT, "data": {"record": 1}}));
 
     let failed = send(&server, "acc_2", json!([audit])).await?;
     assert_eq!(failed["errors"][0]["code"], "ACCOUNTS_NOT_EMPTY");
 
     let no_reason = send(&server, "acc_1", json!([lock, {"urn": AUDIT}])).await?;
     let error = &no_reason["errors"][0];
-    println!("Without a reason nothing runs: {error}");
+    println!("Without a reason the call is refused: {error}");
     assert_eq!(error["code"], "INVALID_ARGUMENTS");
     assert_eq!(error["source"]["pointer"], "/extensions/1/options");
 
     let records = records.lock().await;
     println!("The records:\n  {}", records.join("\n  "));
     let expected = [
-        "ada, accounts.close, lock:accounts.close:acc_1, asked by letter: done",
-        "ada, accounts.close, no lock, asked by letter: ACCOUNTS_NOT_EMPTY",
+        "ada, accounts.close, lock:accounts.close:acc_1, requested by letter: done",
+        "ada, accounts.close, no lock, requested by letter: ACCOUNTS_NOT_EMPTY",
     ];
     assert_eq!(*records, expected);
     Ok(())

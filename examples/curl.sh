@@ -1,22 +1,22 @@
 #!/bin/sh
-# A lock's life, told with nothing but curl. Each step prints what is asked and what is answered, and checks it.
+# The life of a lock, with curl alone. Each step prints the answer and checks it.
 #
-#   examples/curl.sh                                        starts a server of its own, and ends it
-#   FORRST_URL=http://127.0.0.1:7420 examples/curl.sh       uses one that runs with --demo
+#   examples/curl.sh                                        starts its own server, and stops it
+#   FORRST_URL=http://127.0.0.1:7420 examples/curl.sh       uses a running server with --demo
 #   FORRST_BIN=target/release/forrst examples/curl.sh       starts this binary
 #
-# Exits with 0 only when every answer was the right one.
+# Exits with 0 if every answer was as expected.
 set -eu
 
 folder=$(mktemp -d)
 server=
 waiter=
-tidy_up() {
+clean_up() {
     for process in $waiter $server; do kill "$process" 2>/dev/null || true; done
     [ -z "$server" ] || wait "$server" || true
     rm -rf "$folder"
 }
-trap tidy_up EXIT
+trap clean_up EXIT
 trap 'exit 130' INT TERM
 
 fail() {
@@ -38,7 +38,7 @@ start_server() {
     tries=0
     until FORRST_URL=$(sed -n 's|^ *http *\(http://[^/]*\)/forrst.*|\1|p' "$folder/banner") && [ -n "$FORRST_URL" ]; do
         tries=$((tries + 1))
-        [ "$tries" -lt 300 ] && kill -0 "$server" 2>/dev/null || { cat "$folder/log" >&2; fail "the server does not start"; }
+        [ "$tries" -lt 300 ] && kill -0 "$server" 2>/dev/null || { cat "$folder/log" >&2; fail "the server did not start"; }
         sleep 0.1
     done
 }
@@ -51,7 +51,7 @@ post() {
         "call": '"$1"', "extensions": ['"${2-}"']}'
 }
 
-# charge MORE_OPTIONS: charges a user whose lock is this run's own. The lock lasts beyond the call if told so.
+# charge MORE_OPTIONS: charges a user, under a lock with a key of this run.
 key="user:$$"
 full_key="lock:payments.charge:$key"
 charge() {
@@ -60,18 +60,18 @@ charge() {
           "options": {"key": "'"$key"'", "ttl": {"value": 60, "unit": "second"}'"${1-}"'}}'
 }
 
-# lock_function NAME MORE_ARGUMENTS: one of the functions that deal with the lock itself.
+# lock_function NAME MORE_ARGUMENTS: calls a system function for the lock.
 lock_function() {
     post '{"function": "urn:cline:forrst:ext:atomic-lock:fn:'"$1"'", "arguments": {"key": "'"$full_key"'"'"${2-}"'}}'
 }
 
-# expect ANSWER TEXT…: each text has to be in the answer.
+# expect ANSWER TEXT…: prints the answer, which has to contain each text.
 expect() {
     answer=$1
     shift
     printf '  %s\n' "$answer"
     for text in "$@"; do
-        printf '%s' "$answer" | grep -qF -- "$text" || fail "the answer does not say $text"
+        printf '%s' "$answer" | grep -qF -- "$text" || fail "the answer does not contain $text"
     done
 }
 
@@ -82,16 +82,16 @@ expect "$(lock_function status)" '"locked":false'
 echo '2. Alice keeps the lock beyond her call'
 expect "$(charge ', "owner": "alice", "auto_release": false')" '"acquired":true' '"owner":"alice"'
 
-echo '3. Another caller is refused at once, and told when to try again'
+echo '3. Another caller is refused at once, with a hint when to retry'
 expect "$(charge)" '"code":"LOCK_ACQUISITION_FAILED"' '"retry_after":' '"acquired":false'
 
-echo '4. Everybody can see who holds it'
+echo '4. The status shows who holds it'
 expect "$(lock_function status)" '"locked":true' '"owner":"alice"' '"ttl_remaining":'
 
-echo '5. Bob cannot release what is not his'
+echo '5. Bob cannot release the lock of Alice'
 expect "$(lock_function release ', "owner": "bob"')" '"code":"LOCK_OWNERSHIP_MISMATCH"'
 
-echo '6. Bob waits for a second, in vain'
+echo '6. Bob waits for a second and times out'
 expect "$(charge ', "owner": "bob", "block": {"value": 1, "unit": "second"}')" \
     '"code":"LOCK_TIMEOUT"' 'Lock acquisition timed out after 1 second"'
 
@@ -104,7 +104,7 @@ wait "$waiter" || fail "Bob's request failed"
 waiter=
 expect "$(cat "$folder/bob")" '"acquired":true' '"owner":"bob"'
 
-echo '8. Bob is on holiday: the operator releases his lock by force'
+echo '8. Bob does not release the lock: an operator force-releases it'
 expect "$(lock_function force-release)" '"released":true' '"forced":true'
 expect "$(lock_function status)" '"locked":false'
 expect "$(lock_function force-release)" '"code":"LOCK_NOT_FOUND"'

@@ -1,7 +1,7 @@
-//! Fencing a write to a database: who comes too late is refused by the database itself.
+//! Fencing a write to a database: a write under an expired lease is refused by the database itself.
 //!
-//! A lock alone cannot stop a holder that stalls until its lease is over, while the next one works already. Each lease
-//! has a fence, larger than all before it. The row remembers the fence of its last writer, and takes only larger ones.
+//! A lock alone cannot stop a holder that stalls until its lease has expired and the next holder is at work. Each lease has
+//! a fence, larger than all earlier ones. The row stores the fence of its last writer, and accepts only larger ones.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::task::spawn_blocking;
 #[derive(Deserialize, JsonSchema)]
 struct Price {
     cents: u32,
-    /// Whether to stall between taking the lock and writing, as a long pause of the machine would do.
+    /// Whether to stall between acquiring the lock and writing, as in a long pause of the machine.
     #[serde(default)]
     stall: bool,
 }
@@ -31,8 +31,8 @@ struct Written {
 
 struct Shop {
     database: Arc<Mutex<Connection>>,
-    stalls: Notify,
-    goes_on: Notify,
+    stalled: Notify,
+    resumed: Notify,
 }
 
 async fn set_price(
@@ -46,17 +46,17 @@ async fn set_price(
     };
     let fence = lease.fence().to_string();
     if stall {
-        println!("{}: stalls under fence {fence}", lease.owner());
-        shop.stalls.notify_one();
-        // A function that looks can stop here. This one goes on, as one would that checked a moment too early.
+        println!("{}: stalls with fence {fence}", lease.owner());
+        shop.stalled.notify_one();
+        // A function should stop here. This one continues, like one that checked its lease a moment too early.
         lease.lost().await;
-        println!("{}: the lease is over, and I am not done", lease.owner());
-        shop.goes_on.notified().await;
+        println!("{}: the lease has expired before the write", lease.owner());
+        shop.resumed.notified().await;
     }
     let (database, written) = (shop.database.clone(), fence.clone());
     let changed = spawn_blocking(move || write(&database.blocking_lock(), cents, &written));
     if changed.await?? == 0 {
-        let message = "Somebody with a newer lease has written since";
+        let message = "The price was written under a newer lease";
         let error = FunctionError::application("SHOP_STALE_WRITER", message);
         return Err(error.with_detail("fence", fence));
     }
@@ -64,7 +64,7 @@ async fn set_price(
     Ok(Written { cents, fence })
 }
 
-/// The check and the write are one statement: nobody comes between. (With `<=`, one holder may write more than once.)
+/// Check and write are one statement, so they are atomic. (With `<=`, a holder may write more than once.)
 fn write(database: &Connection, cents: u32, fence: &str) -> rusqlite::Result<usize> {
     database.execute(
         "UPDATE prices SET cents = ?1, fence = ?2 WHERE sku = 'tea' AND fence < ?2",
@@ -98,15 +98,15 @@ async fn send(
 async fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let database = Connection::open(folder.path().join("shop.db"))?;
-    // The text of a fence has always 15 digits, so it sorts as its number does.
+    // A fence always has 15 digits, so strings sort in the order of the numbers.
     database.execute_batch(
         "CREATE TABLE prices (sku TEXT PRIMARY KEY, cents INTEGER NOT NULL, fence TEXT NOT NULL);
          INSERT INTO prices VALUES ('tea', 300, '000000000000000');",
     )?;
     let shop = Arc::new(Shop {
         database: Arc::new(Mutex::new(database)),
-        stalls: Notify::new(),
-        goes_on: Notify::new(),
+        stalled: Notify::new(),
+        resumed: Notify::new(),
     });
     let state = shop.clone();
     let server = Server::builder()
@@ -120,21 +120,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let server = server.clone();
         async move { send(&server, "slow", 200, json!({"cents": 250, "stall": true})).await }
     });
-    shop.stalls.notified().await;
+    shop.stalled.notified().await;
     println!("fast: waits for the lock");
     let fast = send(&server, "fast", 30_000, json!({"cents": 400})).await?;
     assert_eq!(fast["result"]["cents"], 400);
 
-    shop.goes_on.notify_one();
+    shop.resumed.notify_one();
     let slow = slow.await??;
     let refusal = &slow["errors"][0];
-    println!("slow: is told {refusal}");
+    println!("slow: refused with {refusal}");
     assert_eq!(refusal["code"], "SHOP_STALE_WRITER");
     assert!(refusal["details"]["fence"].as_str() < fast["result"]["fence"].as_str());
 
     let database = shop.database.lock().await;
     let cents: u32 = database.query_row("SELECT cents FROM prices", (), |row| row.get(0))?;
     assert_eq!(cents, 400);
-    println!("The price is {cents}: the late write has changed nothing");
+    println!("The price is {cents}: the late write was refused");
     Ok(())
 }

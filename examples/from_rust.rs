@@ -1,4 +1,4 @@
-//! Calls a function under a lock, and holds a lock for work of its own.
+//! The Rust client: calls a function under a lock, and holds a lock around its own work.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn main() -> Result<(), Error> {
         .await
     {
         Ok(receipt) => println!("charged: {}", receipt.charge_id),
-        Err(Error::TimedOut(_)) => println!("somebody else charges this user"),
+        Err(Error::TimedOut(_)) => println!("another caller is charging this user"),
         Err(error) => return Err(error),
     }
 
@@ -52,7 +52,7 @@ async fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Sends the fence along with every write, so that the database can refuse a smaller one than it has seen.
+/// Sends the fence with every write, so that the database can refuse a smaller one than it has seen.
 async fn export(fence: Fence) {
     tokio::time::sleep(Duration::from_millis(100)).await;
     println!("exported with fence {fence}");

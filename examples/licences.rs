@@ -1,7 +1,7 @@
-//! A pool of three licences: ten render jobs share them, and never do more than three run at once.
+//! A pool of three licences: ten render jobs share them, and at most three run at once.
 //!
-//! A lock with `limit: 3` is a counted semaphore that works across machines: fair, with a lease for each holder, so that the
-//! licence of a job that died comes back by itself.
+//! A lock with `limit: 3` is a counting semaphore across machines. It is fair, and each holder has a lease, so that the licence
+//! of a crashed job becomes free by itself.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -54,10 +54,10 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     tokio::spawn(async move { serving.serve_on(listener).await });
     let client = Client::connect(&url).await?;
 
-    // A job that forgets its licence: it comes back when the lease is over.
+    // A job that never releases its licence: it becomes free when the lease expires.
     let ttl = Duration::from_secs(60);
-    let forgotten = client.lock("renderer").limit(LICENCES).ttl(ttl);
-    let forgotten = forgotten.note("forgets its licence").hold().await?;
+    let leaked = client.lock("renderer").limit(LICENCES).ttl(ttl);
+    let leaked = leaked.note("never releases its licence").hold().await?;
     let status = client.locks().status("lock:renderer").await?;
     let status = status.held().ok_or("a job holds a licence")?;
     let expected = LockKind::Limit {
@@ -67,13 +67,13 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     assert_eq!(status.kind, expected);
     let note = status.holder().and_then(|holder| holder.note.as_deref());
     println!(
-        "one of three is taken by one that {}",
+        "one of three licences is held by a job that {}",
         note.unwrap_or_default()
     );
-    // Not to wait for a minute here: from now on it lasts for a moment only.
-    let (key, owner) = (forgotten.full_key(), &forgotten.owner);
-    let moment = Duration::from_millis(100);
-    client.locks().extend(key, owner, None, moment).await?;
+    // Shortens the lease, so that this example does not take a minute.
+    let (key, owner) = (leaked.full_key(), &leaked.owner);
+    let ttl = Duration::from_millis(100);
+    client.locks().extend(key, owner, None, ttl).await?;
 
     let running = Arc::new(Running::default());
     let mut jobs = JoinSet::new();

@@ -1,7 +1,7 @@
-//! An axum application that exists already gets functions with locks: the server's router is mounted under `/api`.
+//! Adds functions with locks to an existing axum application: the server's router is mounted under `/api`.
 //!
-//! Under a prefix, so that the application keeps its own `/health`. Both see the same orders: functions change them, and pages
-//! show them.
+//! The prefix keeps the application's own `/health`. Both share the same orders: functions change them, and the routes of the
+//! application show them.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -35,14 +35,14 @@ async fn set_status(_: Context, order: Order, orders: Orders) -> Result<Order, F
     Ok(order)
 }
 
-/// A page of the application.
+/// A route of the application.
 async fn show(State(orders): State<Orders>, Path(id): Path<u32>) -> Result<String, StatusCode> {
     let orders = orders.read().await;
     let status = orders.get(&id).ok_or(StatusCode::NOT_FOUND)?;
     Ok(format!("Order {id} is {status}"))
 }
 
-/// A request that sets the status of order 7, and locks the order meanwhile.
+/// A request that sets the status of order 7 under a lock on that order.
 fn set(status: &str) -> Value {
     json!({
         "protocol": {"name": "forrst", "version": "0.1.0"},
@@ -55,9 +55,9 @@ fn set(status: &str) -> Value {
     })
 }
 
-async fn page(client: &Client, url: String) -> reqwest::Result<String> {
-    let page = client.get(&url).send().await?;
-    let (status, text) = (page.status().as_u16(), page.text().await?);
+async fn get_page(client: &Client, url: String) -> reqwest::Result<String> {
+    let response = client.get(&url).send().await?;
+    let (status, text) = (response.status().as_u16(), response.text().await?);
     println!("GET  {url} → {status} {text}");
     Ok(text)
 }
@@ -95,11 +95,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let client = Client::new();
     assert_eq!(
-        page(&client, format!("{home}/health")).await?,
+        get_page(&client, format!("{home}/health")).await?,
         "the application is fine"
     );
     assert_eq!(
-        page(&client, format!("{home}/api/health")).await?,
+        get_page(&client, format!("{home}/api/health")).await?,
         r#"{"status":"healthy"}"#
     );
 
@@ -107,7 +107,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(paid["result"]["status"], "paid");
     assert_eq!(paid["extensions"][0]["data"]["acquired"], true);
     assert_eq!(
-        page(&client, format!("{home}/orders/7")).await?,
+        get_page(&client, format!("{home}/orders/7")).await?,
         "Order 7 is paid"
     );
 
@@ -116,14 +116,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let shipped = post(&client, format!("{home}/api/rpc"), frame).await?;
     assert_eq!(shipped["result"]["result"]["status"], "shipped");
     assert_eq!(
-        page(&client, format!("{home}/orders/7")).await?,
+        get_page(&client, format!("{home}/orders/7")).await?,
         "Order 7 is shipped"
     );
 
-    // The server first: who waits for a lock is answered, so that axum need not wait for them.
+    // The server first: it answers the calls that wait for a lock, so that axum does not have to wait for them.
     server.shut_down(Duration::from_secs(5)).await;
     let _ = stop.send(());
     serving.await??;
-    println!("One port, one process: the application's pages and the locked functions");
+    println!("One port, one process: the routes of the application, and functions with locks");
     Ok(())
 }

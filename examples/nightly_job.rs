@@ -1,7 +1,7 @@
-//! A nightly job on two hosts: both wake up at the same time, and only one does the work.
+//! A nightly job on two hosts: both start at the same time, and only one does the work.
 //!
-//! The job goes on after its call has been answered, so the lock does too (`auto_release: false`). Whoever got it gives it back
-//! when all is done. Should that host die, the ttl frees the lock before the next night.
+//! The job continues after its call has been answered, so the lock has to be held beyond the call (`auto_release: false`). The
+//! holder releases it when the job is done. If that host crashes, the ttl frees the lock before the next night.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -26,17 +26,17 @@ struct Report {
 async fn generate_report(
     _: Context,
     Month { month }: Month,
-    made: Arc<Mutex<u32>>,
+    reports: Arc<Mutex<u32>>,
 ) -> Result<Report, FunctionError> {
-    let mut made = made.lock().await;
-    *made += 1;
+    let mut number = reports.lock().await;
+    *number += 1;
     Ok(Report {
-        report_id: format!("report_{month}_{made}"),
+        report_id: format!("report_{month}_{number}"),
     })
 }
 
-/// Both hosts send the same, but for their owner token: who they are, and which run it is.
-async fn wake_up(server: &Server, host: &str) -> serde_json::Result<Value> {
+/// Both hosts send the same request, except for the owner token, which names the host and the run.
+async fn start_job(server: &Server, host: &str) -> serde_json::Result<Value> {
     let lock = json!({
         "key": "billing:nightly",
         "scope": "global",
@@ -57,7 +57,7 @@ async fn release(server: &Server, key: &Value, owner: &Value) -> serde_json::Res
     send(server, &call, &json!([])).await
 }
 
-/// No socket is needed for a story that happens in one process; `POST /forrst` takes and gives the same.
+/// Within one process no socket is needed; `POST /forrst` takes the same request and returns the same response.
 async fn send(server: &Server, call: &Value, extensions: &Value) -> serde_json::Result<Value> {
     let request = json!({
         "protocol": {"name": "forrst", "version": "0.1.0"},
@@ -71,8 +71,8 @@ async fn send(server: &Server, call: &Value, extensions: &Value) -> serde_json::
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let made = Arc::new(Mutex::new(0));
-    let counter = made.clone();
+    let reports = Arc::new(Mutex::new(0));
+    let counter = reports.clone();
     let server = Server::builder()
         .store(Arc::new(MemoryStore::new()))
         .function("billing.generateReport", "1.0.0", move |context, month| {
@@ -80,8 +80,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         })
         .build()?;
 
-    println!("02:00  cron-a and cron-b wake up");
-    let (a, b) = tokio::join!(wake_up(&server, "cron-a"), wake_up(&server, "cron-b"));
+    println!("02:00  cron-a and cron-b start the job");
+    let (a, b) = tokio::join!(start_job(&server, "cron-a"), start_job(&server, "cron-b"));
     let (a, b) = (a?, b?);
     let (winner, loser) = if a["errors"].is_null() {
         (a, b)
@@ -91,41 +91,41 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let lock = &winner["extensions"][0]["data"];
     let report = &winner["result"]["report_id"];
     println!(
-        "02:00  {} has {} for six hours at most, and made {report}",
+        "02:00  {} holds {} for six hours at most, and created {report}",
         lock["owner"], lock["full_key"]
     );
     let refusal = &loser["errors"][0];
     println!(
-        "02:00  the other one is told {}: {}",
+        "02:00  the other one is refused with {}: {}",
         refusal["code"], refusal["message"]
     );
     assert_eq!(refusal["code"], "LOCK_ACQUISITION_FAILED");
     assert_eq!(loser["extensions"][0]["data"]["acquired"], false);
-    assert_eq!(*made.lock().await, 1, "the report is made once");
+    assert_eq!(*reports.lock().await, 1, "the report is created once");
 
-    let late = wake_up(&server, "cron-c").await?;
+    let late = start_job(&server, "cron-c").await?;
     assert_eq!(late["errors"][0]["code"], "LOCK_ACQUISITION_FAILED");
-    println!("02:05  the call has long returned, the lock is still held: cron-c is refused too");
+    println!("02:05  the call has returned, but the lock is still held: cron-c is refused, too");
 
-    let stranger = release(&server, &lock["full_key"], &json!("cron-c/2024-03")).await?;
-    assert_eq!(stranger["errors"][0]["code"], "LOCK_OWNERSHIP_MISMATCH");
+    let other = release(&server, &lock["full_key"], &json!("cron-c/2024-03")).await?;
+    assert_eq!(other["errors"][0]["code"], "LOCK_OWNERSHIP_MISMATCH");
     println!(
-        "02:06  nor can cron-c release it: {}",
-        stranger["errors"][0]["code"]
+        "02:06  cron-c cannot release it: {}",
+        other["errors"][0]["code"]
     );
 
     let released = release(&server, &lock["full_key"], &lock["owner"]).await?;
     assert_eq!(released["result"]["released"], true);
-    println!("02:40  the report is mailed, and the winner releases the lock");
+    println!("02:40  the report is mailed, and the holder releases the lock");
 
     let again = release(&server, &lock["full_key"], &lock["owner"]).await?;
     assert_eq!(again["errors"][0]["code"], "LOCK_ALREADY_RELEASED");
     println!(
-        "02:41  a second release harms nobody: {}",
+        "02:41  a second release changes nothing: {}",
         again["errors"][0]["code"]
     );
 
-    let next_night = wake_up(&server, "cron-b").await?;
+    let next_night = start_job(&server, "cron-b").await?;
     assert_eq!(next_night["extensions"][0]["data"]["acquired"], true);
     println!("02:00  the next night the lock is free again");
     Ok(())

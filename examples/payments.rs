@@ -1,7 +1,7 @@
-//! A payments service: however many callers charge a user at the same time, the balance stays right.
+//! A payments service: several callers charge one user at the same time, and the balance stays correct.
 //!
-//! `payments.charge` reads the balance, asks the bank, and writes back what is left. Two of them at once would both
-//! read the same balance, and one charge would be lost. So callers lock the user.
+//! `payments.charge` reads the balance, asks the bank for approval, and writes the new balance. Two concurrent calls would read
+//! the same balance, and one charge would be lost. So callers lock the user.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -34,16 +34,16 @@ struct Payments {
     bank: Bank,
 }
 
-/// Somebody else's service, which takes its time, and is closed at first.
+/// An external service, which is slow, and closed at first.
 #[derive(Default)]
 struct Bank {
     is_open: watch::Sender<bool>,
-    somebody_came: Notify,
+    requested: Notify,
 }
 
 impl Bank {
     async fn approve(&self) -> Result<(), watch::error::RecvError> {
-        self.somebody_came.notify_one();
+        self.requested.notify_one();
         self.is_open.subscribe().wait_for(|open| *open).await?;
         tokio::time::sleep(Duration::from_millis(20)).await;
         Ok(())
@@ -67,7 +67,7 @@ async fn charge(
     Ok(Charge { left })
 }
 
-/// What a caller sends: a charge of 30, and a lock on the user. With `block`, it waits in line for the lock.
+/// A charge of 30 under a lock on the user. With `block`, the call queues for the lock.
 fn request(caller: &str, waits: bool) -> Value {
     let mut lock = json!({"key": "user:123", "ttl": {"value": 30, "unit": "second"}});
     if waits {
@@ -83,13 +83,13 @@ fn request(caller: &str, waits: bool) -> Value {
 }
 
 async fn send(url: String, request: Value) -> reqwest::Result<(u16, Value)> {
-    let patience = Duration::from_secs(60);
-    let client = reqwest::Client::builder().timeout(patience).build()?;
+    let timeout = Duration::from_secs(60);
+    let client = reqwest::Client::builder().timeout(timeout).build()?;
     let answer = client.post(url).json(&request).send().await?;
     Ok((answer.status().as_u16(), answer.json().await?))
 }
 
-fn tell((status, answer): &(u16, Value)) {
+fn print_answer((status, answer): &(u16, Value)) {
     let outcome = answer.get("errors").unwrap_or(&answer["result"]);
     println!("{}: {status} {outcome}", answer["id"]);
 }
@@ -114,30 +114,34 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let server = server.clone();
         async move { server.serve_on(listener).await }
     });
-    println!("user_123 has 100, and five callers want 30 each at the same time");
+    println!("user_123 has 100, and five callers charge 30 each at the same time");
 
-    let mut in_line = JoinSet::new();
+    let mut waiting = JoinSet::new();
     for caller in ["ada", "bob", "cleo", "dan"] {
-        in_line.spawn(send(url.clone(), request(caller, true)));
+        waiting.spawn(send(url.clone(), request(caller, true)));
     }
-    payments.bank.somebody_came.notified().await;
+    payments.bank.requested.notified().await;
     let refused = send(url, request("eve, who does not wait", false)).await?;
-    tell(&refused);
+    print_answer(&refused);
     assert_eq!(refused.0, 423);
     assert_eq!(refused.1["errors"][0]["code"], "LOCK_ACQUISITION_FAILED");
 
     payments.bank.is_open.send_replace(true);
     let mut left = Vec::new();
-    while let Some(answer) = in_line.join_next().await {
+    while let Some(answer) = waiting.join_next().await {
         let answer = answer??;
-        tell(&answer);
+        print_answer(&answer);
         match answer.1["result"]["left"].as_u64() {
             Some(rest) => left.push(rest),
             None => assert_eq!(answer.1["errors"][0]["code"], "PAYMENTS_INSUFFICIENT_FUNDS"),
         }
     }
     left.sort_unstable();
-    assert_eq!(left, [10, 40, 70], "each saw what the one before left");
+    assert_eq!(
+        left,
+        [10, 40, 70],
+        "each call saw the balance that the one before it left"
+    );
     assert_eq!(payments.balances.lock().await["user_123"], 10);
     println!("user_123 has 10 left: three charges of 30, none lost, none too many");
 

@@ -1,7 +1,7 @@
-//! Readers and a writer: any number of reports read the price list together, and an update waits for them, but not for ever.
+//! Readers and a writer: any number of reports read the price list together, and an update waits for them, but not forever.
 //!
-//! Readers take the lock as shared, the writer takes it alone. A reader that comes while the writer waits stands behind it, so a
-//! stream of readers cannot keep the writer out.
+//! Readers take the lock in shared mode, the writer in exclusive mode. A reader that arrives while the writer waits queues behind
+//! it, so a stream of readers cannot starve the writer.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let late = reader("a late report").acquire().await;
     assert!(matches!(late, Err(ClientError::Contended(_))));
-    println!("The writer waits, and a late report does not get in before it");
+    println!("The writer waits, and a late report cannot overtake it");
     let late = tokio::spawn(reader("a patient report").wait(WAIT).acquire());
 
     let newest_read = monday.fence().max(tuesday.fence());
@@ -53,7 +53,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tuesday.release().await?;
     let writer = writer.await??;
     assert!(writer.fence() > newest_read);
-    println!("The reports are done: the writer has the prices for itself, under a larger fence");
+    println!("The reports are done: the writer holds the lock alone, with a larger fence");
 
     writer.release().await?;
     let late = late.await??;

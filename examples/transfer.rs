@@ -1,6 +1,6 @@
-//! Transfers between two accounts: each locks both accounts at once, in whatever order they come.
+//! Transfers between two accounts: each locks both accounts with one request, in either order.
 //!
-//! Two transfers in opposite directions would deadlock if each took one account and then waited for the other. A lock on
+//! Two transfers in opposite directions would deadlock if each locked one account and then waited for the other. A lock on
 //! several keys is granted as a whole: {anna, ben} and {ben, anna} take turns.
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ fn set_balance(accounts: &Accounts, name: &str, cents: i64) {
     accounts.insert(name.to_owned(), cents);
 }
 
-/// Reads both balances, takes its time, and writes both: only the lock keeps others from coming between.
+/// Reads both balances, pauses, and writes both: without the lock, concurrent transfers would lose updates.
 async fn transfer(
     context: Context,
     transfer: Transfer,
@@ -79,7 +79,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client = Client::connect(&url).await?;
     let mut transfers = JoinSet::new();
     for number in 0..50 {
-        // Back and forth, so that each has the accounts in the other order than the one before.
+        // Back and forth, so that consecutive transfers name the accounts in opposite order.
         let (from, to) = if number % 2 == 0 {
             ("anna", "ben")
         } else {
@@ -100,10 +100,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for done in transfers.join_all().await {
         done?;
     }
-    println!("50 transfers in both directions at once, and none waited for ever");
+    println!("50 concurrent transfers in both directions, without a deadlock");
 
     let (anna, ben) = (balance(&accounts, "anna"), balance(&accounts, "ben"));
     assert_eq!((anna, ben), (9_500, 10_500));
-    println!("anna has {anna} and ben has {ben}: not a cent is lost");
+    println!("anna has {anna} and ben has {ben}: no update was lost");
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Any bytes at all, given to the parser of requests.
+//! Fuzzes the request parser with arbitrary bytes: nothing of an accepted request may be lost, and every rejection has to be a
+//! valid response with a correct position.
 //!
 //!     mkdir -p fuzz/corpus/parse_request
 //!     cargo +nightly fuzz run parse_request fuzz/corpus/parse_request fuzz/seeds -- -max_total_time=660 -max_len=4096
@@ -25,14 +26,14 @@ fn check_request(body: &[u8], request: &Request<'_>) {
     assert!(is_json(body));
     let written = serde_json::to_vec(request).expect("a request can be written");
     let again = Request::parse(&written).expect("what is written is a request");
-    assert_eq!(meaning(&again), meaning(request));
-    // Not readable as a value are numbers and escapes out of range, which an accepted request may hold.
+    assert_eq!(text_of(&again), text_of(request));
+    // An accepted request may contain numbers and escapes out of range, which `Value` cannot represent.
     if let Ok(value) = serde_json::from_slice::<Value>(body) {
         check_nothing_is_lost(&value, request);
     }
 }
 
-/// The body has what the request has. A lock that is dropped on the way would be the worst of all mistakes.
+/// The parsed request contains everything in the body. Dropping a lock would be the worst possible bug.
 fn check_nothing_is_lost(value: &Value, request: &Request<'_>) {
     let call = &value["call"];
     assert_eq!(value["id"], request.id.as_str());
@@ -72,11 +73,11 @@ fn check_nothing_is_lost(value: &Value, request: &Request<'_>) {
 }
 
 fn read(object: &RawObject<'_>) -> Value {
-    object.deserialize().expect("a part of a readable body")
+    object.deserialize().expect("a part of a valid body")
 }
 
-/// The text of a request, with what stays raw in it as it was sent.
-fn meaning(request: &Request<'_>) -> String {
+/// The text of a request, with its raw parts as they were sent.
+fn text_of(request: &Request<'_>) -> String {
     serde_json::to_string(request).expect("a request can be written")
 }
 
@@ -95,6 +96,7 @@ fn check_rejection(body: &[u8], rejection: Rejection) {
         match &error.source {
             Some(Source::Position(position)) => assert!(*position <= body.len()),
             Some(Source::Pointer(_)) => assert!(!is_parse_error),
+            // Only the error that counts the unlisted problems has no source. It has no code of its own, either.
             None => assert!(error.message.contains("not listed")),
         }
     }
@@ -109,29 +111,29 @@ fn check_rejection(body: &[u8], rejection: Rejection) {
     );
 }
 
-/// Up to the position of a parse error the body could have become JSON: no error is found before it. With the byte
-/// at the position it cannot.
+/// A parse error is at the first byte that makes the body invalid: the bytes before it are a prefix of valid JSON, and with
+/// the byte at the position they are not.
 fn check_position(body: &[u8], errors: &[ErrorObject]) {
     let [error] = errors else { return };
     let (ErrorCode::ParseError, Some(Source::Position(position))) = (&error.code, &error.source)
     else {
         return;
     };
-    let position_in = |beginning: &[u8]| match Request::parse(beginning) {
+    let position_in = |prefix: &[u8]| match Request::parse(prefix) {
         Err(rejection) => match rejection.errors().as_slice() {
             [error] if error.code == ErrorCode::ParseError => error.source.clone(),
             _ => None,
         },
         Ok(_) => None,
     };
-    // The position of bytes that are no UTF-8 is theirs, whatever else is wrong before.
+    // Invalid UTF-8 is reported at its own position, even if there is another error before it.
     if std::str::from_utf8(body).is_err() {
         return;
     }
     if let Some(source) = position_in(&body[..*position]) {
         assert_eq!(source, Source::Position(*position));
     }
-    // A mistake in the middle of a character would be found as half a character, at the same place.
+    // If this splits a multi-byte character, the error is invalid UTF-8 at the same position.
     if let Some(up_to) = body.get(..=*position) {
         assert_eq!(position_in(up_to), Some(Source::Position(*position)));
     }
