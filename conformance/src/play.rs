@@ -49,7 +49,7 @@ pub(crate) async fn play(
 ) -> Result<(), Failure> {
     let mut player = Player {
         client: Client {
-            servers: servers.from_the_first(),
+            servers: servers.restarted(),
             transport,
             patience,
         },

@@ -26,7 +26,7 @@ impl Servers {
     }
 
     /// The same servers, starting with the first one again.
-    pub(crate) fn from_the_first(&self) -> Self {
+    pub(crate) fn restarted(&self) -> Self {
         Self {
             all: self.all.clone(),
             next: Arc::default(),
