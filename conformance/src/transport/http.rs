@@ -1,4 +1,4 @@
-//! One HTTP/1.1 request over its own connection. It is written to the connection as the vector has it.
+//! One HTTP/1.1 request over its own connection. It is the vector's, plus `Host` and the API key.
 
 use http_body_util::{BodyExt, Full};
 use hyper::Request;

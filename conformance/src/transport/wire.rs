@@ -61,7 +61,7 @@ impl Wire {
         }
     }
 
-    /// Whether it calls the demo function that has state.
+    /// Whether it calls the demo function that has state. This searches the bytes, because the message need not be valid JSON.
     pub(crate) fn calls_the_counter(&self) -> bool {
         let text = match self {
             Self::Ws(text) => text.as_bytes(),
