@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-use crate::{Fence, LockName, Secret};
+use crate::{Fence, LockName, Secret, Striped};
 
 /// What can happen to a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -120,14 +120,17 @@ impl KeyStyle {
 
 /// How often each kind of event has happened since the service started.
 #[derive(Debug, Default)]
-pub struct Stats {
-    counts: [AtomicU64; EventKind::ALL.len()],
-}
+pub struct Stats(Striped<[AtomicU64; EventKind::ALL.len()]>);
 
 impl Stats {
     /// How often this has happened.
     pub fn count(&self, kind: EventKind) -> u64 {
-        self.counts[kind as usize].load(Ordering::Relaxed)
+        let counts = self.0.all().map(|counts| &counts[kind as usize]);
+        counts.map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    fn add(&self, kind: EventKind) {
+        self.0.own()[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -209,7 +212,7 @@ impl Reporter {
         fence: Option<Fence>,
         after: Option<Duration>,
     ) {
-        self.stats.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.stats.add(kind);
         if let Some(observer) = &self.observer {
             observer.happened(kind, after);
         }

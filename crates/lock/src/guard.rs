@@ -1,6 +1,5 @@
 //! A lease in the hands of this process: renewed, watched, and given back whatever happens.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
@@ -8,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::event::EventKind;
 use crate::model::{Held, NotHeld};
-use crate::service::Core;
+use crate::service::CoreRef;
 use crate::store::LockStoreExt;
 use crate::tenure::{LossNotice, Tenure, Term};
 use crate::{Lease, StoreError, Ticket, Ttl};
@@ -17,7 +16,7 @@ use crate::{Lease, StoreError, Ticket, Ttl};
 /// [`keep`](Self::keep) leaves it to its expiry.
 #[derive(Debug)]
 pub struct LeaseGuard {
-    core: Arc<Core>,
+    core: CoreRef,
     lease: Lease,
     ticket: Ticket,
     granted: Instant,
@@ -41,7 +40,7 @@ pub enum ReleaseOutcome {
 }
 
 impl LeaseGuard {
-    pub(crate) fn new(core: Arc<Core>, lease: Lease, ticket: Ticket, term: Term) -> Self {
+    pub(crate) fn new(core: CoreRef, lease: Lease, ticket: Ticket, term: Term) -> Self {
         let tenure = Tenure::new(term);
         core.node.held.hold(&lease, ticket, &tenure);
         Self {
@@ -193,7 +192,7 @@ fn held(lease: &Lease) -> Held {
 
 /// Keeps one lease alive.
 struct Renewal {
-    core: Arc<Core>,
+    core: CoreRef,
     lease: Lease,
     ttl: Ttl,
     tenure: Tenure,

@@ -25,6 +25,7 @@ mod serial;
 mod service;
 mod storage_key;
 mod store;
+mod striped;
 mod tenure;
 mod time;
 mod unreleased;
@@ -48,5 +49,6 @@ pub use store::{
     Answer, Capabilities, Counts, ListError, ListRequest, LockStatus, LockStore, LockStoreExt,
     Page, StoreError, Waiter,
 };
+pub use striped::Striped;
 pub use tenure::LossNotice;
 pub use time::{InvalidTtl, Reading, Timestamp, Ttl};

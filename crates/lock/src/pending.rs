@@ -1,6 +1,5 @@
 //! A call for a lock, until it has its outcome.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -8,7 +7,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::event::EventKind;
 use crate::model::{Abandoned, Wake};
-use crate::service::{Core, came_too_late, retry_after};
+use crate::service::{CoreRef, came_too_late, retry_after};
 use crate::store::{Answer, LockStoreExt};
 use crate::tenure::Term;
 use crate::{
@@ -20,7 +19,7 @@ const HINT_TIME: Duration = Duration::from_millis(200);
 
 /// A permit to wait, given back when dropped.
 pub(crate) struct WaitPermit {
-    core: Arc<Core>,
+    core: CoreRef,
     ticket: Ticket,
     wake: oneshot::Receiver<(Wake, Reading)>,
     /// The keys whose alarms are kept for this call.
@@ -29,7 +28,7 @@ pub(crate) struct WaitPermit {
 
 impl WaitPermit {
     /// Notified of the end of the wait from now on. To be called before the store knows of the call.
-    pub(crate) fn new(core: Arc<Core>, ticket: Ticket) -> Self {
+    pub(crate) fn new(core: CoreRef, ticket: Ticket) -> Self {
         let wake = core.node.waiters.add(ticket);
         Self {
             core,
@@ -60,7 +59,7 @@ impl Drop for WaitPermit {
 
 /// A call on its way. Dropped before it has its outcome, it takes back whatever it got.
 pub(crate) struct Pending {
-    core: Arc<Core>,
+    core: CoreRef,
     pub(crate) locks: Locks,
     pub(crate) ticket: Ticket,
     rolls_back: bool,
@@ -68,8 +67,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn new(core: Arc<Core>, locks: Locks) -> Self {
-        let ticket = core.next_ticket();
+    pub(crate) fn new(core: CoreRef, ticket: Ticket, locks: Locks) -> Self {
         core.node.held.call_began(&locks);
         Self {
             core,

@@ -1,5 +1,6 @@
 //! Locks as a server uses them: waiting, limits, expiry and clean-up over any store.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -24,8 +25,8 @@ use crate::tenure::{Term, local_end};
 use crate::unreleased::Unreleased;
 use crate::waiters::Waiters;
 use crate::{
-    Attempt, Caller, Fence, Lease, LeaseGuard, LockName, Locks, Note, Owner, Reading, Ticket,
-    Timestamp, Ttl,
+    Attempt, Caller, Fence, Lease, LeaseGuard, LockName, Locks, Note, Owner, Reading, Striped,
+    Ticket, Timestamp, Ttl,
 };
 
 /// Limits and habits of a [`LockService`].
@@ -53,6 +54,49 @@ impl Default for Config {
 #[derive(Debug, Clone)]
 pub struct LockService {
     core: Arc<Core>,
+    threads: Arc<Striped<OfThread>>,
+}
+
+/// What the calls of one thread change. The references to the core that they have are counted here.
+#[derive(Debug)]
+struct OfThread {
+    core: CoreRef,
+    first_ticket: u128,
+    tickets: AtomicU64,
+}
+
+impl OfThread {
+    fn new(core: Arc<Core>) -> Self {
+        Self {
+            core: CoreRef(Arc::new(Counted { core })),
+            first_ticket: Ticket::random().0,
+            tickets: AtomicU64::new(0),
+        }
+    }
+
+    fn next_ticket(&self) -> Ticket {
+        let count = self.tickets.fetch_add(1, Ordering::Relaxed);
+        Ticket(self.first_ticket.wrapping_add(u128::from(count)))
+    }
+}
+
+/// What a call or a guard has of the core.
+#[derive(Debug, Clone)]
+pub(crate) struct CoreRef(Arc<Counted>);
+
+/// On cache lines of its own, with its count.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Counted {
+    core: Arc<Core>,
+}
+
+impl Deref for CoreRef {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.0.core
+    }
 }
 
 /// What the service shares with its guards and pending calls.
@@ -64,8 +108,6 @@ pub(crate) struct Core {
     config: Config,
     waiting: AtomicUsize,
     closed: watch::Sender<bool>,
-    first_ticket: u128,
-    tickets: AtomicU64,
     expiry: AbortHandle,
 }
 
@@ -190,18 +232,19 @@ impl LockService {
             store: store.clone(),
             clock: node.clock.clone(),
         };
+        let core = Arc::new(Core {
+            store,
+            node,
+            unreleased: Unreleased::default(),
+            config,
+            waiting: AtomicUsize::new(0),
+            closed: watch::Sender::new(false),
+            expiry: tokio::spawn(expiry.run()).abort_handle(),
+        });
+        let threads = Striped::from_fn(|| OfThread::new(core.clone()));
         Self {
-            core: Arc::new(Core {
-                store,
-                node,
-                unreleased: Unreleased::default(),
-                config,
-                waiting: AtomicUsize::new(0),
-                closed: watch::Sender::new(false),
-                first_ticket: Ticket::random().0,
-                tickets: AtomicU64::new(0),
-                expiry: tokio::spawn(expiry.run()).abort_handle(),
-            }),
+            core,
+            threads: Arc::new(threads),
         }
     }
 
@@ -209,7 +252,8 @@ impl LockService {
     ///
     /// Dropping the future leaves the queue at once, and returns the lock if it had just been granted.
     pub async fn acquire(&self, request: AcquireRequest) -> Result<AcquireOutcome, LockError> {
-        let core = &self.core;
+        let thread = self.threads.own();
+        let core = &thread.core;
         let AcquireRequest {
             locks,
             owner,
@@ -219,7 +263,7 @@ impl LockService {
             wait,
             attempt,
         } = request;
-        let pending = Pending::new(core.clone(), locks.clone());
+        let pending = Pending::new(core.clone(), thread.next_ticket(), locks.clone());
         let permit = wait.and_then(|_| core.wait_permit(pending.ticket));
         let acquire = Acquire {
             claim: Claim {
@@ -510,16 +554,18 @@ impl Node for LocalNode {
     }
 }
 
-impl Core {
+impl CoreRef {
     /// A permit to wait; none when too many wait.
-    fn wait_permit(self: &Arc<Self>, ticket: Ticket) -> Option<WaitPermit> {
+    fn wait_permit(&self, ticket: Ticket) -> Option<WaitPermit> {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.config.max_waiters {
             self.give_back_wait_permit();
             return None;
         }
         Some(WaitPermit::new(self.clone(), ticket))
     }
+}
 
+impl Core {
     pub(crate) fn give_back_wait_permit(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -527,11 +573,6 @@ impl Core {
     pub(crate) async fn closed(&self) {
         // The sender lives in `self`, so it cannot be gone.
         let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
-    }
-
-    pub(crate) fn next_ticket(&self) -> Ticket {
-        let count = self.tickets.fetch_add(1, Ordering::Relaxed);
-        Ticket(self.first_ticket.wrapping_add(u128::from(count)))
     }
 
     /// Extends a lease, and reports how that went.

@@ -37,7 +37,7 @@ impl Waiters {
     }
 
     fn shard(&self, ticket: Ticket) -> MutexGuard<'_, HashMap<Ticket, oneshot::Sender<End>>> {
-        // Tickets of one process are consecutive.
+        // Tickets of one thread are consecutive.
         let index = usize::try_from(ticket.0 % SHARDS as u128).unwrap_or_default();
         self.0[index].lock().unwrap_or_else(PoisonError::into_inner)
     }

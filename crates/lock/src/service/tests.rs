@@ -275,3 +275,21 @@ async fn a_store_that_fails_is_tried_again_later_and_later() {
     }
     call.abort();
 }
+
+#[tokio::test]
+async fn no_two_calls_have_the_same_ticket_whichever_threads_make_them() {
+    let store = ScriptedStore::new(|_| Err(StoreError::NotDone("not scripted".into())));
+    let service = LockService::new(store, Config::default());
+    let mut tickets = std::collections::HashSet::new();
+    std::thread::scope(|scope| {
+        let of_thread = || -> Vec<Ticket> {
+            let tickets = (0..1000).map(|_| service.threads.own().next_ticket());
+            tickets.collect()
+        };
+        let threads: Vec<_> = (0..24).map(|_| scope.spawn(of_thread)).collect();
+        for thread in threads {
+            tickets.extend(thread.join().unwrap());
+        }
+    });
+    assert_eq!(tickets.len(), 24 * 1000);
+}

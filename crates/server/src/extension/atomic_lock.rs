@@ -227,13 +227,15 @@ pub(crate) async fn acquire(
     };
     match acquired.map_err(|error| failed(error, options))? {
         AcquireOutcome::Granted(guard) => {
-            let time = if options.renew {
-                WHILE_IT_RUNS
-            } else {
-                // Not the ttl: a repeated attempt gets the lease of the first call.
-                guard.remaining()
-            };
-            asked.granted(&guard.lease(), time);
+            asked.granted(|| {
+                let time = if options.renew {
+                    WHILE_IT_RUNS
+                } else {
+                    // Not the ttl: a repeated attempt gets the lease of the first call.
+                    guard.remaining()
+                };
+                (guard.lease(), time)
+            });
             Ok(guard)
         }
         refused => Err(refusal(refused, server, options)),

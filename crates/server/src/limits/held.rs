@@ -202,22 +202,23 @@ impl HeldLocks {
         attempt: Option<(&Owner, &Attempt)>,
     ) -> Option<Asked> {
         let keys = locks.names().len();
+        let Some(most) = self.most else {
+            return Some(Asked(None));
+        };
         let attempt =
             attempt.map(|(owner, attempt)| (locks.clone(), owner.clone(), attempt.clone()));
-        if let Some(most) = self.most {
-            let mut callers = self.callers();
-            callers.evict();
-            let tally = callers.tally(caller);
-            if !tally.ask(keys, attempt.as_ref(), most) {
-                return None;
-            }
+        let mut callers = self.callers();
+        callers.evict();
+        let tally = callers.tally(caller);
+        if !tally.ask(keys, attempt.as_ref(), most) {
+            return None;
         }
-        Some(Asked {
+        Some(Asked(Some(Counted {
             tallies: self.clone(),
             caller: caller.cloned(),
             keys,
             attempt,
-        })
+        })))
     }
 
     /// The lease now ends so much later than this moment.
@@ -251,7 +252,11 @@ impl HeldLocks {
 
 /// A lease that was asked for. Dropped, it is asked for no more.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Asked(Option<Counted>);
+
+/// Only where there is a limit: all threads count the references to the tallies in one place.
+#[derive(Debug)]
+struct Counted {
     tallies: Arc<HeldLocks>,
     caller: Option<CallerName>,
     keys: usize,
@@ -259,23 +264,28 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// It was granted, and lasts so long from now on.
-    pub(crate) fn granted(self, lease: &Lease, time: Duration) {
-        if self.tallies.most.is_some() {
-            let mut callers = self.tallies.callers();
-            let tally = callers.tally(self.caller.as_ref());
-            tally.grant(lease, self.attempt.as_ref(), Instant::now() + time);
+    /// It was granted: the lease, and how long that lasts from now on.
+    pub(crate) fn granted(self, lease: impl FnOnce() -> (Lease, Duration)) {
+        if let Some(Counted {
+            tallies,
+            caller,
+            attempt,
+            ..
+        }) = &self.0
+        {
+            let (lease, time) = lease();
+            let mut callers = tallies.callers();
+            let tally = callers.tally(caller.as_ref());
+            tally.grant(&lease, attempt.as_ref(), Instant::now() + time);
         }
     }
 }
 
-impl Drop for Asked {
+impl Drop for Counted {
     fn drop(&mut self) {
-        if self.tallies.most.is_some() {
-            let mut callers = self.tallies.callers();
-            let attempt = self.attempt.as_ref();
-            callers.change(&self.caller, |tally| tally.answered(self.keys, attempt));
-        }
+        let mut callers = self.tallies.callers();
+        let attempt = self.attempt.as_ref();
+        callers.change(&self.caller, |tally| tally.answered(self.keys, attempt));
     }
 }
 
@@ -336,11 +346,11 @@ mod tests {
             match number % 3 {
                 0 => drop(asked),
                 1 => {
-                    asked.granted(&lease, SECOND);
+                    asked.granted(|| (lease.clone(), SECOND));
                     tallies.ended(&lease);
                 }
                 // Never released.
-                _ => asked.granted(&lease, SECOND),
+                _ => asked.granted(|| (lease.clone(), SECOND)),
             }
             advance(Duration::from_millis(10)).await;
         }
@@ -359,15 +369,19 @@ mod tests {
             ask(&tallies, &pair).is_none(),
             "five keys, three of them waiting"
         );
-        asked.granted(&set, SECOND);
+        asked.granted(|| (set.clone(), SECOND));
         assert!(
             ask(&tallies, &pair).is_none(),
             "five keys, three of them held"
         );
-        ask(&tallies, &single).unwrap().granted(&single, SECOND);
+        ask(&tallies, &single)
+            .unwrap()
+            .granted(|| (single.clone(), SECOND));
         assert!(ask(&tallies, &single).is_none());
         tallies.ended(&set);
-        ask(&tallies, &pair).unwrap().granted(&pair, SECOND);
+        ask(&tallies, &pair)
+            .unwrap()
+            .granted(|| (pair.clone(), SECOND));
         advance(SECOND).await;
         assert!(ask(&tallies, &set).is_some(), "all of them have run out");
     }
@@ -378,7 +392,9 @@ mod tests {
         let first = lease(1, &["a"], 1);
         let second = lease(1, &["a"], 2);
         for lease in [&first, &second] {
-            ask(&tallies, lease).unwrap().granted(lease, SECOND);
+            ask(&tallies, lease)
+                .unwrap()
+                .granted(|| (lease.clone(), SECOND));
         }
         assert!(ask(&tallies, &first).is_none());
         tallies.ended(&first);
@@ -391,10 +407,14 @@ mod tests {
         let exclusive = |keys: &[&str], fence| lease_of(Share::EXCLUSIVE, 1, keys, fence);
         // Released through another node, both of them.
         for lease in [exclusive(&["a", "b"], 1), exclusive(&["b", "c"], 2)] {
-            ask(&tallies, &lease).unwrap().granted(&lease, SECOND);
+            ask(&tallies, &lease)
+                .unwrap()
+                .granted(|| (lease.clone(), SECOND));
         }
         let pair = exclusive(&["d", "e"], 3);
-        ask(&tallies, &pair).unwrap().granted(&pair, SECOND);
+        ask(&tallies, &pair)
+            .unwrap()
+            .granted(|| (pair.clone(), SECOND));
         assert!(ask(&tallies, &exclusive(&["f"], 4)).is_none());
     }
 
@@ -410,7 +430,7 @@ mod tests {
             ask(&tallies, &set).is_none(),
             "the second call waits for it"
         );
-        second.granted(&set, SECOND);
+        second.granted(|| (set.clone(), SECOND));
         let again = attempt(&tallies, &set, "one").expect("it has the lease");
         drop(again);
         assert!(attempt(&tallies, &set, "other").is_none());

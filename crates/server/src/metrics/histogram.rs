@@ -7,10 +7,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use forrst_lock::Striped;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
-
-use super::striped::Striped;
 
 /// How many bounds each of our histograms has.
 pub(super) const BOUNDS: usize = 12;

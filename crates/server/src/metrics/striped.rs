@@ -1,49 +1,10 @@
-//! Counts that every request adds to, kept apart for each thread: one number that all threads write would travel between their
-//! caches for each request.
+//! A counter that every request adds to: one number for each thread, as [`Striped`] has them.
 
-use std::cell::Cell;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
 
+use forrst_lock::Striped;
 use prometheus_client::metrics::counter::{self, Atomic};
-
-/// How many threads can count without meeting.
-const STRIPES: usize = 8;
-
-/// One `T` for each of some threads.
-#[derive(Debug, Default)]
-pub(super) struct Striped<T>([Line<T>; STRIPES]);
-
-/// No two share a cache line, nor the pair of lines that some processors fetch together.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Line<T>(T);
-
-impl<T> Striped<T> {
-    /// The one of this thread.
-    pub(super) fn own(&self) -> &T {
-        &self.0[stripe()].0
-    }
-
-    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().map(|line| &line.0)
-    }
-}
-
-/// Threads take turns.
-fn stripe() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static OWN: Cell<Option<usize>> = const { Cell::new(None) };
-    }
-    OWN.with(|own| {
-        let index = own
-            .get()
-            .unwrap_or_else(|| NEXT.fetch_add(1, Relaxed) % STRIPES);
-        own.set(Some(index));
-        index
-    })
-}
 
 /// A counter of Prometheus.
 pub(super) type Counter = counter::Counter<u64, Count>;
@@ -72,12 +33,14 @@ mod tests {
 
     #[test]
     fn what_any_thread_counts_is_in_the_sum() {
+        // More than there are stripes.
+        const THREADS: u64 = 24;
         let counter = Counter::default();
         std::thread::scope(|scope| {
-            for _ in 0..3 * STRIPES {
+            for _ in 0..THREADS {
                 scope.spawn(|| (0..1000).for_each(|_| _ = counter.inc()));
             }
         });
-        assert_eq!(counter.get(), 3 * STRIPES as u64 * 1000);
+        assert_eq!(counter.get(), THREADS * 1000);
     }
 }
