@@ -40,14 +40,21 @@ pub enum ReleaseOutcome {
 }
 
 impl LeaseGuard {
-    pub(crate) fn new(core: CoreRef, lease: Lease, ticket: Ticket, term: Term) -> Self {
-        let tenure = Tenure::new(term);
+    /// Of a grant whose answer came at `granted`.
+    pub(crate) fn new(
+        core: CoreRef,
+        lease: Lease,
+        ticket: Ticket,
+        term: Term,
+        granted: Instant,
+    ) -> Self {
+        let tenure = Tenure::new(term, granted);
         core.node.held.hold(&lease, ticket, &tenure);
         Self {
             core,
             lease,
             ticket,
-            granted: Instant::now(),
+            granted,
             tenure,
             renewal: None,
             is_ours: true,
@@ -65,8 +72,12 @@ impl LeaseGuard {
 
     /// How long the lease lasts by the store's clock, as far as is known here; never more.
     pub fn remaining(&self) -> Duration {
-        let ends = self.tenure.term().ends;
-        ends.saturating_duration_since(Instant::now())
+        self.remaining_at(Instant::now())
+    }
+
+    /// As [`remaining`](Self::remaining), from this moment on.
+    pub fn remaining_at(&self, now: Instant) -> Duration {
+        self.tenure.term().ends.saturating_duration_since(now)
     }
 
     /// What a function awaits to learn that its lease is over.
@@ -96,10 +107,8 @@ impl LeaseGuard {
             Ok(answer) => {
                 self.is_ours = false;
                 match answer.outcome {
-                    Ok(_) => {
-                        self.tenure.end();
-                        ReleaseOutcome::Released
-                    }
+                    // The tenure ends when this guard is dropped, which is now.
+                    Ok(_) => ReleaseOutcome::Released,
                     Err(why) => {
                         self.report(EventKind::ReleaseRefused);
                         if self.tenure.lose() {

@@ -213,11 +213,11 @@ mod tests {
         held.call_began(&locks);
         held.call_began(&locks);
         held.extended(&name, lease(7).fence, &term(5));
-        let tenure = Tenure::new(term(60));
+        let tenure = Tenure::new(term(60), Instant::now());
         held.hold(&lease(7), Ticket(1), &tenure);
         assert_eq!(tenure.term().expires_at, Timestamp::from_millis(5_000));
         held.ended(&name, lease(8).fence);
-        let next = Tenure::new(term(60));
+        let next = Tenure::new(term(60), Instant::now());
         held.hold(&lease(8), Ticket(2), &next);
         assert!(next.is_lost());
         held.let_go(&lease(7), Ticket(1));
@@ -229,9 +229,9 @@ mod tests {
     async fn all_guards_of_a_lease_are_notified_and_no_others() {
         let held = leases();
         let (first, second, other) = (
-            Tenure::new(term(60)),
-            Tenure::new(term(60)),
-            Tenure::new(term(60)),
+            Tenure::new(term(60), Instant::now()),
+            Tenure::new(term(60), Instant::now()),
+            Tenure::new(term(60), Instant::now()),
         );
         held.hold(&lease(7), Ticket(1), &first);
         held.hold(&lease(7), Ticket(u128::MAX), &second);

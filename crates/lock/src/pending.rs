@@ -107,10 +107,11 @@ impl Pending {
             Ok((Wake::Granted(lease), reading)) => {
                 let ttl = lease.expires_at.remaining(lease.acquired_at);
                 let term = Term::read(lease.expires_at, ttl, reading);
-                if came_too_late(term.until, ttl) {
+                let answered = Instant::now();
+                if came_too_late(term.until, ttl, answered) {
                     return Err(self.came_too_late());
                 }
-                Ok(AcquireOutcome::Granted(self.granted(lease, term)))
+                Ok(AcquireOutcome::Granted(self.granted(lease, term, answered)))
             }
             Ok((Wake::TimedOut(obstacle), reading)) => {
                 let now = reading.now + reading.at.elapsed();
@@ -166,10 +167,11 @@ impl Pending {
         }
     }
 
-    pub(crate) fn granted(mut self, lease: Lease, term: Term) -> LeaseGuard {
+    /// It has its lease, by an answer of that moment.
+    pub(crate) fn granted(mut self, lease: Lease, term: Term, answered: Instant) -> LeaseGuard {
         self.rolls_back = false;
         self.has_lease = true;
-        LeaseGuard::new(self.core.clone(), lease, self.ticket, term)
+        LeaseGuard::new(self.core.clone(), lease, self.ticket, term, answered)
     }
 
     /// It has its outcome, and nothing to roll back.

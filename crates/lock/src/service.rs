@@ -295,15 +295,14 @@ impl LockService {
                 return Err(error.into());
             }
         };
-        let Obstacle {
-            blocked_by,
-            look_at,
-        } = match &outcome {
+        // Without a limit, it waits from now on.
+        let (obstacle, limit) = match outcome {
             Acquired::Granted(lease) => {
+                let answered = Instant::now();
                 // Not the ttl: a repeated attempt gets a lease of which some time is gone.
                 let left = lease.expires_at.remaining(now);
                 let until = local_end(sent, left, ttl.as_duration());
-                if came_too_late(until, ttl.as_duration()) {
+                if came_too_late(until, ttl.as_duration(), answered) {
                     return Err(pending.came_too_late());
                 }
                 let term = Term {
@@ -313,9 +312,8 @@ impl LockService {
                     sent,
                     read: now,
                 };
-                return Ok(AcquireOutcome::Granted(
-                    pending.granted(lease.clone(), term),
-                ));
+                let guard = pending.granted(lease, term, answered);
+                return Ok(AcquireOutcome::Granted(guard));
             }
             Acquired::FencesExhausted => {
                 pending.ended(EventKind::AcquireFailed);
@@ -336,30 +334,30 @@ impl LockService {
                 pending.ended(EventKind::Refused);
                 return Ok(AcquireOutcome::AnotherAttempt);
             }
-            Acquired::Held(obstacle)
-            | Acquired::QueueFull(obstacle)
-            | Acquired::Queued { obstacle, .. } => obstacle.clone(),
+            Acquired::Held(obstacle) => (obstacle, Some(WaiterLimit::OfProcess)),
+            Acquired::QueueFull(obstacle) => (obstacle, Some(WaiterLimit::OfLock)),
+            Acquired::Queued { obstacle, .. } => (obstacle, None),
         };
+        let Obstacle {
+            blocked_by,
+            look_at,
+        } = obstacle;
         core.count(EventKind::Contended, pending.locks.first());
         let left = look_at.remaining(now);
-        match (outcome, wait, permit) {
-            (Acquired::Queued { .. }, Some(timeout), Some(mut permit)) => {
+        match (limit, wait, permit) {
+            (None, Some(timeout), Some(mut permit)) => {
                 permit.join_clock(&pending.locks);
                 core.node.set_alarms(&pending.locks, left);
                 let deadline = sent + timeout;
                 // Boxed, since most calls do not come here.
                 Box::pin(pending.wait(permit, sent, deadline, blocked_by)).await
             }
-            (outcome, wait, _) => {
+            (limit, wait, _) => {
                 let retry_after = retry_after(left);
                 Ok(if wait.is_some() {
                     pending.ended(EventKind::TooManyWaiters);
-                    let limit = match outcome {
-                        Acquired::QueueFull(_) => WaiterLimit::OfLock,
-                        _ => WaiterLimit::OfProcess,
-                    };
                     AcquireOutcome::TooManyWaiters {
-                        limit,
+                        limit: limit.unwrap_or(WaiterLimit::OfProcess),
                         blocked_by,
                         retry_after,
                     }
@@ -634,8 +632,8 @@ const PROMPT: Duration = Duration::from_millis(100);
 /// Whether a grant was so long on its way that nothing may be begun under it any more.
 ///
 /// Not by what is left of the lease: of a repeated attempt's that may be short without anybody having asked for it.
-pub(crate) fn came_too_late(until: Instant, ttl: Duration) -> bool {
-    ttl >= PROMPT && Instant::now() >= until
+pub(crate) fn came_too_late(until: Instant, ttl: Duration, answered: Instant) -> bool {
+    ttl >= PROMPT && answered >= until
 }
 
 /// A hint for the next try, from half of it to all of it at random, so that those refused together do not

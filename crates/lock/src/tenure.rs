@@ -66,6 +66,8 @@ struct State {
     /// When the term was known here.
     known: Instant,
     phase: Phase,
+    /// Whether a task has ever awaited the loss. Most leases end without that, and need no wake-up.
+    is_awaited: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,8 +106,9 @@ impl Shared {
     fn change(&self, change: impl FnOnce(&mut State) -> bool) -> bool {
         let mut state = self.state();
         let has_changed = state.phase == Phase::Held && change(&mut state);
+        let is_awaited = state.is_awaited;
         drop(state);
-        if has_changed {
+        if has_changed && is_awaited {
             self.changed.notify_waiters();
         }
         has_changed
@@ -113,12 +116,14 @@ impl Shared {
 }
 
 impl Tenure {
-    pub(crate) fn new(term: Term) -> Self {
+    /// Of a term that is known here since this moment.
+    pub(crate) fn new(term: Term, known: Instant) -> Self {
         Self(Arc::new(Shared {
             state: Mutex::new(State {
                 term,
-                known: Instant::now(),
+                known,
                 phase: Phase::Held,
+                is_awaited: false,
             }),
             changed: Notify::new(),
         }))
@@ -188,16 +193,21 @@ impl LossNotice {
             sent: now,
             read: Timestamp::from_millis(0),
         };
-        Tenure::new(term).notice()
+        Tenure::new(term, now).notice()
     }
 
     /// Returns when the lease is lost.
     pub async fn lost(&self) {
         loop {
             let mut changed = pin!(self.0.changed.notified());
-            // From here on no change is missed.
+            // From here on no change is missed: one that comes before the state is read shows in it, and one that comes
+            // later finds that it is awaited.
             changed.as_mut().enable();
-            let state = *self.0.state();
+            let state = {
+                let mut state = self.0.state();
+                state.is_awaited = true;
+                *state
+            };
             if state.is_lost() {
                 return;
             }
@@ -248,7 +258,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_ends_here_by_a_margin_before_it_does_in_the_store() {
-        let tenure = Tenure::new(term(Instant::now(), 0, TTL));
+        let tenure = Tenure::new(term(Instant::now(), 0, TTL), Instant::now());
         let start = Instant::now();
         tenure.notice().lost().await;
         assert_eq!(start.elapsed(), TTL - TTL / 100 - Duration::from_millis(2));
@@ -257,7 +267,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn of_answers_that_cross_the_stores_order_counts() {
         let sent = Instant::now();
-        let tenure = Tenure::new(term(sent, 0, TTL));
+        let tenure = Tenure::new(term(sent, 0, TTL), sent);
         advance(Duration::from_secs(1)).await;
         let both_sent = Instant::now();
         advance(Duration::from_secs(1)).await;
@@ -275,7 +285,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_was_given_back_in_time_is_never_lost() {
-        let tenure = Tenure::new(term(Instant::now(), 0, TTL));
+        let tenure = Tenure::new(term(Instant::now(), 0, TTL), Instant::now());
         let notice = tenure.notice();
         tenure.end();
         drop(tenure);
@@ -286,8 +296,34 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_task_that_awaits_the_loss_is_woken_by_every_change() {
+        let start = Instant::now();
+        let tenure = Tenure::new(term(start, 0, TTL), start);
+        let awaited = |notice: LossNotice| {
+            tokio::spawn(async move {
+                notice.lost().await;
+                Instant::now()
+            })
+        };
+        let (first, second) = (awaited(tenure.notice()), awaited(tenure.notice()));
+        advance(Duration::from_secs(1)).await;
+        // It ends at the fifth second, not at the tenth.
+        let shorter = term(Instant::now(), 1_000, TTL * 2 / 5);
+        tenure.extend(&shorter);
+        assert_eq!(first.await.unwrap(), shorter.until);
+        assert_eq!(second.await.unwrap(), shorter.until);
+
+        let start = Instant::now();
+        let tenure = Tenure::new(term(start, 0, TTL), start);
+        let lost = awaited(tenure.notice());
+        advance(Duration::from_secs(1)).await;
+        assert!(tenure.lose());
+        assert_eq!(lost.await.unwrap(), start + Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_is_lost_stays_lost() {
-        let tenure = Tenure::new(term(Instant::now(), 0, TTL));
+        let tenure = Tenure::new(term(Instant::now(), 0, TTL), Instant::now());
         let notice = tenure.notice();
         assert!(tenure.lose());
         assert!(!tenure.lose());

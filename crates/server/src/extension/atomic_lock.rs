@@ -256,10 +256,11 @@ pub(crate) struct Times {
 
 impl Times {
     pub(crate) fn read(received: Instant, guard: &LeaseGuard) -> Self {
-        // In this order: what passes between the two is in neither of them.
-        let elapsed = received.elapsed();
-        let remaining = guard.remaining();
-        Self { elapsed, remaining }
+        let now = Instant::now();
+        Self {
+            elapsed: now.saturating_duration_since(received),
+            remaining: guard.remaining_at(now),
+        }
     }
 }
 
