@@ -28,21 +28,36 @@ pub(crate) struct HeldLeases {
     reporter: Arc<Reporter>,
 }
 
+/// The keys that have guards, or calls on their way.
 #[derive(Debug, Default)]
-struct Shard {
-    /// By ticket, too: the calls of a repeated attempt are granted the same lease.
-    guards: BTreeMap<(Fence, LockName, Ticket), Tenure>,
-    /// The answer to one call may overtake the grant that it is about. So what concerns a key is kept as long as calls
-    /// for it are on their way.
-    calls: HashMap<LockName, Calls, RandomState>,
-}
+struct Shard(HashMap<LockName, KeyGuards, RandomState>);
 
 #[derive(Debug, Default)]
-struct Calls {
-    count: usize,
+struct KeyGuards {
+    guards: Guards,
+    /// How many calls are on their way.
+    calls: usize,
+    /// The answer to one call may overtake the grant that it is about. So what concerns a key is kept as long as calls
+    /// for it are on their way.
+    news: Option<Box<News>>,
+}
+
+/// What has happened to the leases of a key.
+#[derive(Debug, Default)]
+struct News {
     /// The last leases that have ended.
     ended: VecDeque<Fence>,
     extended: Option<(Fence, Term)>,
+}
+
+/// By ticket, too: the calls of a repeated attempt are granted the same lease.
+type GuardId = (Fence, Ticket);
+
+/// The guards of one key. The usual one takes no room on the heap.
+#[derive(Debug, Default)]
+struct Guards {
+    one: Option<(GuardId, Tenure)>,
+    others: BTreeMap<GuardId, Tenure>,
 }
 
 impl HeldLeases {
@@ -58,55 +73,57 @@ impl HeldLeases {
     pub(crate) fn call_began(&self, locks: &Locks) {
         for name in locks.names() {
             let mut shard = self.shard(name);
-            shard.calls.entry(name.clone()).or_default().count += 1;
+            shard.0.entry(name.clone()).or_default().calls += 1;
         }
     }
 
     /// It has its outcome, which is not a lease.
     pub(crate) fn call_ended(&self, locks: &Locks) {
         for name in locks.names() {
-            self.shard(name).call_ended(name);
+            self.shard(name).change(name, KeyGuards::call_ended);
         }
     }
 
     /// A call has its outcome: a guard has this lease from now on.
     pub(crate) fn hold(&self, lease: &Lease, ticket: Ticket, tenure: &Tenure) {
         for name in lease.locks.names() {
-            let mut shard = self.shard(name);
-            if let Some(calls) = shard.calls.get(name) {
-                if let Some((_, term)) = calls.extended.filter(|(fence, _)| *fence == lease.fence) {
-                    tenure.extend(&term);
+            self.shard(name).change(name, |key| {
+                if let Some(news) = &key.news {
+                    if let Some((_, term)) =
+                        news.extended.filter(|(fence, _)| *fence == lease.fence)
+                    {
+                        tenure.extend(&term);
+                    }
+                    if news.ended.contains(&lease.fence) && tenure.lose() {
+                        self.report_lost(lease.name(), lease.fence);
+                    }
                 }
-                if calls.ended.contains(&lease.fence) && tenure.lose() {
-                    self.report_lost(lease.name(), lease.fence);
-                }
-            }
-            let key = (lease.fence, name.clone(), ticket);
-            shard.guards.insert(key, tenure.clone());
-            shard.call_ended(name);
+                key.guards.insert((lease.fence, ticket), tenure.clone());
+                key.call_ended();
+            });
         }
     }
 
     /// The guard has given its lease back, or is about to.
     pub(crate) fn let_go(&self, lease: &Lease, ticket: Ticket) {
         for name in lease.locks.names() {
-            let key = (lease.fence, name.clone(), ticket);
-            self.shard(name).guards.remove(&key);
+            let mut shard = self.shard(name);
+            shard.change(name, |key| key.guards.remove((lease.fence, ticket)));
         }
     }
 
     /// The store says that the lease of this key and fence is over.
     pub(crate) fn ended(&self, name: &LockName, fence: Fence) {
-        let mut shard = self.shard(name);
-        if let Some(calls) = shard.calls.get_mut(name) {
-            if calls.ended.len() == MAX_ENDED {
-                calls.ended.pop_front();
+        let mut lost = 0;
+        self.shard(name).change(name, |key| {
+            if let Some(news) = key.news() {
+                if news.ended.len() == MAX_ENDED {
+                    news.ended.pop_front();
+                }
+                news.ended.push_back(fence);
             }
-            calls.ended.push_back(fence);
-        }
-        let lost = shard.guards_of(name, fence).filter(|guard| guard.lose());
-        let lost = lost.count();
-        drop(shard);
+            lost = key.guards.of(fence).filter(|guard| guard.lose()).count();
+        });
         for _ in 0..lost {
             self.report_lost(name, fence);
         }
@@ -114,13 +131,14 @@ impl HeldLeases {
 
     /// The store says that the lease of this key and fence has another end.
     pub(crate) fn extended(&self, name: &LockName, fence: Fence, term: &Term) {
-        let mut shard = self.shard(name);
-        if let Some(calls) = shard.calls.get_mut(name) {
-            calls.extended = Some((fence, *term));
-        }
-        for guard in shard.guards_of(name, fence) {
-            guard.extend(term);
-        }
+        self.shard(name).change(name, |key| {
+            if let Some(news) = key.news() {
+                news.extended = Some((fence, *term));
+            }
+            for guard in key.guards.of(fence) {
+                guard.extend(term);
+            }
+        });
     }
 
     fn report_lost(&self, name: &LockName, fence: Fence) {
@@ -142,26 +160,64 @@ impl HeldLeases {
     pub(crate) fn is_empty(&self) -> bool {
         let is_empty = |shard: &Mutex<Shard>| {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            shard.guards.is_empty() && shard.calls.is_empty()
+            shard.0.is_empty()
         };
         self.shards.iter().all(is_empty)
     }
 }
 
 impl Shard {
-    fn call_ended(&mut self, name: &LockName) {
-        if let Some(calls) = self.calls.get_mut(name) {
-            calls.count -= 1;
-            if calls.count == 0 {
-                self.calls.remove(name);
+    /// Changes a key that has anything, and forgets it when nothing is left.
+    fn change(&mut self, name: &LockName, change: impl FnOnce(&mut KeyGuards)) {
+        if let Some(key) = self.0.get_mut(name) {
+            change(key);
+            if key.calls == 0 && key.guards.is_empty() {
+                self.0.remove(name);
             }
         }
     }
+}
 
-    fn guards_of(&self, name: &LockName, fence: Fence) -> impl Iterator<Item = &Tenure> {
-        let first = (fence, name.clone(), Ticket(u128::MIN));
-        let last = (fence, name.clone(), Ticket(u128::MAX));
-        self.guards.range(first..=last).map(|(_, guard)| guard)
+impl KeyGuards {
+    /// Where to keep what happens; none when no call is on its way, so that nothing need be kept.
+    fn news(&mut self) -> Option<&mut News> {
+        (self.calls > 0).then(|| &mut **self.news.get_or_insert_default())
+    }
+
+    fn call_ended(&mut self) {
+        self.calls -= 1;
+        if self.calls == 0 {
+            self.news = None;
+        }
+    }
+}
+
+impl Guards {
+    fn is_empty(&self) -> bool {
+        self.one.is_none() && self.others.is_empty()
+    }
+
+    fn insert(&mut self, id: GuardId, tenure: Tenure) {
+        if self.one.is_none() {
+            self.one = Some((id, tenure));
+        } else {
+            self.others.insert(id, tenure);
+        }
+    }
+
+    fn remove(&mut self, id: GuardId) {
+        if self.one.as_ref().is_some_and(|(own, _)| *own == id) {
+            self.one = None;
+        } else {
+            self.others.remove(&id);
+        }
+    }
+
+    fn of(&self, fence: Fence) -> impl Iterator<Item = &Tenure> {
+        let one = self.one.iter().filter(move |((own, _), _)| *own == fence);
+        let ids = (fence, Ticket(u128::MIN))..=(fence, Ticket(u128::MAX));
+        let others = self.others.range(ids).map(|(_, guard)| guard);
+        one.map(|(_, guard)| guard).chain(others)
     }
 }
 
@@ -233,6 +289,9 @@ mod tests {
             Tenure::new(term(60), Instant::now()),
             Tenure::new(term(60), Instant::now()),
         );
+        for _ in 0..3 {
+            held.call_began(&lease(7).locks);
+        }
         held.hold(&lease(7), Ticket(1), &first);
         held.hold(&lease(7), Ticket(u128::MAX), &second);
         held.hold(&lease(8), Ticket(2), &other);
@@ -240,5 +299,34 @@ mod tests {
         let lost = [&first, &second, &other].map(Tenure::is_lost);
         assert_eq!(lost, [true, true, false]);
         assert_eq!(held.reporter.stats().count(EventKind::Lost), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guard_is_found_whatever_others_of_its_key_have_come_and_gone() {
+        let held = leases();
+        let tenures: Vec<Tenure> = (0..5)
+            .map(|_| Tenure::new(term(60), Instant::now()))
+            .collect();
+        let hold = |fence: u64| {
+            held.call_began(&lease(fence).locks);
+            let tenure = &tenures[usize::try_from(fence).unwrap() - 1];
+            held.hold(&lease(fence), Ticket(fence.into()), tenure);
+        };
+        hold(1);
+        hold(2);
+        hold(3);
+        held.let_go(&lease(1), Ticket(1));
+        hold(4);
+        held.let_go(&lease(3), Ticket(3));
+        hold(5);
+        for fence in 1..=5 {
+            held.ended(lease(fence).name(), lease(fence).fence);
+        }
+        let lost: Vec<bool> = tenures.iter().map(Tenure::is_lost).collect();
+        assert_eq!(lost, [false, true, false, true, true]);
+        for fence in [2, 4, 5] {
+            held.let_go(&lease(fence), Ticket(fence.into()));
+        }
+        assert!(held.is_empty(), "{held:?}");
     }
 }
