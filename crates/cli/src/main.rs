@@ -72,12 +72,12 @@ enum Command {
     Key(key::KeyCommand),
     Completions(completions::CompletionsArguments),
     Man(man::ManArguments),
-    /// What `forrst run` puts between itself and its command.
+    /// The process between `forrst run` and its command.
     #[command(hide = true)]
     Guard(run::guard::GuardArguments),
-    /// What becomes that command.
+    /// The process that becomes that command.
     #[command(hide = true)]
-    Starter(run::starter::StarterArguments),
+    Starter(run::guard::StarterArguments),
 }
 
 fn main() -> ExitCode {
@@ -117,7 +117,7 @@ impl Command {
                 run::guard::run(&arguments)
                     .map_err(|error| CommandError::local(error.to_string()))?;
             }
-            Self::Starter(arguments) => return Err(run::starter::run(&arguments)),
+            Self::Starter(arguments) => return Err(run::guard::run_starter(&arguments)),
         }
         Ok(0)
     }

@@ -1,18 +1,21 @@
-//! `forrst run`: a command under a lock.
+//! `forrst run`: runs a command while holding a lock, stops it before the lock can be lost, and ends as it ended.
+//!
+//! Three processes take part. This one holds the lease, which renews itself in the client. It starts the *guard* ([`guard`]), a
+//! second process of this program, which ends the command at its deadline, so that killing or stopping `forrst run` lets
+//! nothing run on without the lock. The guard starts the *starter*, which waits for the order to begin and then becomes the command.
+//!
+//! - [`deadlines`] says when the command gets SIGTERM and SIGKILL: before the lease ends on the server.
+//! - [`guard_link`] carries the deadlines and signals to the guard, and what becomes of the command back.
+//! - [`supervisor`] connects lease, guard, signals and terminal while the command runs.
+//! - [`processes`] reaches what the command has started, in whatever process group or session it is.
+//! - [`job_control`] forwards signals, lends the terminal, and ends this process by the signal that ended the command.
 
-mod descendants;
-mod group;
+mod deadlines;
 pub(crate) mod guard;
-mod guarded;
-mod last_signal;
-mod link;
-mod message;
-mod moment;
-mod plan;
-mod signals;
-pub(crate) mod starter;
-mod supervision;
-mod terminal;
+mod guard_link;
+mod job_control;
+mod processes;
+mod supervisor;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -26,11 +29,10 @@ use crate::exit;
 use crate::lock::Wanted;
 use crate::output::{complain, plain};
 use crate::time;
-use guarded::Guarded;
-use plan::{OnLost, Plan};
-use signals::Signals;
-use supervision::{Ending, Outcome, Supervision};
-use terminal::Terminal;
+use deadlines::{OnLost, Timing};
+use guard_link::GuardProcess;
+use job_control::IncomingSignals;
+use supervisor::{Ending, Outcome, Supervisor};
 
 /// Run a command while holding a lock.
 ///
@@ -101,65 +103,65 @@ pub(crate) struct RunArguments {
     command: Vec<OsString>,
 }
 
-/// Below that a busy machine would lose every lock.
+/// With a shorter one, a busy machine would lose every lock.
 const SHORTEST_TTL: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
     arguments.wanted.check(&arguments.keys)?;
-    let plan = arguments.plan()?;
+    let timing = arguments.timing()?;
     let client = arguments.connection.client()?;
-    let mut signals = Signals::listen()
-        .map_err(|error| CommandError::local(format!("cannot listen to signals: {error}")))?;
-    let outcome = arguments.run(&client, plan, &mut signals).await;
+    let mut signals = IncomingSignals::listen()
+        .map_err(|error| CommandError::local(format!("cannot handle signals: {error}")))?;
+    let outcome = arguments.run(&client, timing, &mut signals).await;
     if !settle(&client).await {
         let key = plain(&arguments.keys.join(", "));
         complain(&format!(
-            "warning: the lock {key} was perhaps not released, and ends by itself: the server does not answer\n"
+            "warning: the lock {key} was perhaps not released, and will expire: the server does not answer\n"
         ));
     }
     outcome.map(|end| match end {
         End::Code(code) => code,
-        End::Signal(number) => last_signal::die_by(number),
+        End::Signal(number) => job_control::die_by(number),
     })
 }
 
 /// How this process is to end.
 enum End {
     Code(u8),
-    /// By the signal that ended the command, or that came before there was one.
+    /// By the signal that ended the command, or that arrived before there was one.
     Signal(i32),
 }
 
 impl RunArguments {
-    /// From asking for the lock to giving it back.
+    /// Acquires the lock, runs the command, and releases the lock.
     async fn run(
         &self,
         client: &Client,
-        plan: Plan,
-        signals: &mut Signals,
+        timing: Timing,
+        signals: &mut IncomingSignals,
     ) -> Result<End, CommandError> {
         let lease = tokio::select! {
             lease = self.acquire(client) => lease?,
-            signal = signals.end() => return Ok(End::Signal(signal.as_raw())),
+            signal = signals.next_to_end() => return Ok(End::Signal(signal.as_raw())),
         };
         tokio::select! {
-            ready = self.is_ready(&lease, plan) => ready?,
-            signal = signals.end() => {
+            ready = self.until_ready(&lease, timing) => ready?,
+            signal = signals.next_to_end() => {
                 release(lease, signals).await;
                 return Ok(End::Signal(signal.as_raw()));
             }
         }
-        let outcome = self.supervise(&lease, plan, signals).await;
+        let outcome = self.run_command(&lease, timing, signals).await;
         release(lease, signals).await;
         self.conclude(outcome?)
     }
 
-    /// From the start of the command to its end.
-    async fn supervise(
+    /// Starts the command, and returns when it has ended.
+    async fn run_command(
         &self,
         lease: &Lease,
-        plan: Plan,
-        signals: &mut Signals,
+        timing: Timing,
+        signals: &mut IncomingSignals,
     ) -> Result<Outcome, CommandError> {
         let variables = [
             ("FORRST_LOCK_KEY", lease.full_key().to_owned()),
@@ -167,45 +169,40 @@ impl RunArguments {
             ("FORRST_LOCK_OWNER", lease.owner().to_owned()),
             ("FORRST_LOCK_FENCE", lease.fence().to_string()),
         ];
-        // Where the guard is killed, they come to us.
-        descendants::adopt();
-        let limits = supervision::limits(&plan, lease);
-        let guarded = Guarded::start(&self.command, &variables, plan.grace, limits);
-        let mut guarded = guarded.map_err(|error| {
-            CommandError::local(format!("the command cannot be guarded: {error}"))
+        // If the guard is killed, its descendants become ours.
+        processes::adopt_orphans();
+        let deadlines = supervisor::deadlines(&timing, lease);
+        let guard = GuardProcess::start(&self.command, &variables, timing.grace, deadlines);
+        let mut guard = guard.map_err(|error| {
+            CommandError::local(format!("cannot start the guard of the command: {error}"))
                 .exiting(exit::INTERNAL)
         })?;
-        let supervision = Supervision {
-            plan,
-            lease,
-            guarded: &mut guarded,
-            signals,
-            limits,
-            terminal: Terminal::find(),
-        };
-        let outcome = supervision.run().await;
-        guarded.bury();
-        if outcome.ending == Ending::Unguarded {
-            // Now that it is gone, all that was in its care is in ours.
-            descendants::kill_all();
+        let supervisor = Supervisor::new(timing, lease, deadlines, &mut guard, signals);
+        let outcome = supervisor.run().await;
+        guard.reap();
+        if outcome.ending == Ending::GuardKilled {
+            // It was their parent, so only now they are our descendants.
+            processes::kill_descendants();
         }
         Ok(outcome)
     }
 
-    fn plan(&self) -> Result<Plan, CommandError> {
+    fn timing(&self) -> Result<Timing, CommandError> {
         if self.ttl < SHORTEST_TTL {
             return Err(CommandError::usage(
                 "--ttl must be at least 500ms: a lock has to be renewed in time",
             ));
         }
-        let grace = self.grace.unwrap_or_else(|| Plan::usual_grace(self.ttl));
-        if grace > Plan::longest_grace(self.ttl) {
+        let grace = self
+            .grace
+            .unwrap_or_else(|| Timing::default_grace(self.ttl));
+        if grace > Timing::max_grace(self.ttl) {
             return Err(
                 CommandError::usage("--grace must be no more than half of --ttl")
                     .hint("what is left of the ttl is for renewing it"),
             );
         }
-        Ok(Plan {
+        Ok(Timing {
             ttl: self.ttl,
             grace: if self.on_lost == OnLost::Kill {
                 Duration::ZERO
@@ -222,15 +219,15 @@ impl RunArguments {
         lease.map_err(|error| self.connection.failed(error))
     }
 
-    /// Returns when there is enough time on the lease to begin. After a wait for the lock nobody here knows for how long
-    /// it has been granted, until it is renewed.
-    async fn is_ready(&self, lease: &Lease, plan: Plan) -> Result<(), CommandError> {
+    /// Returns when there is enough time left on the lease to begin. After a wait it is not known when the lock was granted, until
+    /// it is renewed.
+    async fn until_ready(&self, lease: &Lease, timing: Timing) -> Result<(), CommandError> {
         while lease.remaining() < self.ttl / 2 {
             if !lease.is_held() {
                 let lost = Error::Lost(lease.lost().await);
                 return Err(self.connection.failed(lost));
             }
-            tokio::time::sleep(plan.pause()).await;
+            tokio::time::sleep(timing.poll_interval()).await;
         }
         Ok(())
     }
@@ -258,30 +255,29 @@ impl RunArguments {
                 "{program} cannot be started: {reason}"
             ))
             .exiting(exit::INTERNAL)),
-            Ending::Unguarded => {
-                let message = format!(
-                    "the process that guards {program} was killed, and so {program} was, too"
-                );
+            Ending::GuardKilled => {
+                let message =
+                    format!("the guard process of {program} was killed, and {program} with it");
                 Err(CommandError::local(message).exiting(exit::INTERNAL))
             }
         }
     }
 }
 
-/// Gives the lock back. The command has ended either way, so what goes wrong here is only told.
+/// Releases the lock. The command has ended either way, so a failure is only a warning.
 ///
-/// A server that does not answer is not waited for by whoever wants to end: then it goes on in the background for a moment.
-async fn release(lease: Lease, signals: &mut Signals) {
+/// A signal ends the wait for a server that does not answer; the release goes on in the background for a moment.
+async fn release(lease: Lease, signals: &mut IncomingSignals) {
     let full_key = plain(lease.full_key());
     let released = tokio::select! {
         released = lease.release() => released,
-        _ = signals.end() => return,
+        _ = signals.next_to_end() => return,
     };
     if let Err(error) = released
         && error.failure().is_some()
     {
         complain(&format!(
-            "warning: {full_key} was not released, and ends by itself: {error}\n"
+            "warning: {full_key} was not released, and will expire: {error}\n"
         ));
     }
 }
