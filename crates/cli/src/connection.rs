@@ -4,9 +4,6 @@ use std::time::Duration;
 
 use clap::Args;
 use forrst_client::{Client, ClientBuilder, Retry};
-use forrst_protocol::RawObject;
-use serde_json::Value;
-use serde_json::value::RawValue;
 
 use crate::error::CommandError;
 use crate::time;
@@ -87,17 +84,6 @@ impl Connection {
         self.builder().build().map_err(|error| self.failed(error))
     }
 
-    /// Asks for something that does no harm when it is asked for twice.
-    pub(crate) async fn ask(
-        &self,
-        client: &Client,
-        function: &str,
-        arguments: &Value,
-    ) -> Result<Box<RawValue>, CommandError> {
-        let call = client.call_raw(function, object(arguments)?).idempotent();
-        call.await.map_err(|error| self.failed(error))
-    }
-
     pub(crate) fn failed(&self, error: forrst_client::Error) -> CommandError {
         self.server.failed(error)
     }
@@ -106,10 +92,4 @@ impl Connection {
 /// Waits until the client has given back what it was granted and has no use for: with this process that would end, too.
 pub(crate) async fn settle(client: &Client) -> bool {
     client.settle(SETTLING).await
-}
-
-/// Arguments to send.
-pub(crate) fn object(arguments: &Value) -> Result<RawObject<'static>, CommandError> {
-    let written = RawObject::from_serialize(arguments);
-    written.map_err(|error| CommandError::usage(format!("the arguments cannot be sent: {error}")))
 }

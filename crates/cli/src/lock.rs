@@ -79,8 +79,3 @@ pub(crate) fn release_command(full_key: &str, owner: &str, fence: &str) -> Strin
         quoted(full_key)
     )
 }
-
-/// The system function of that name.
-fn function(action: &str) -> String {
-    format!("urn:cline:forrst:ext:atomic-lock:fn:{action}")
-}

@@ -34,11 +34,6 @@ fn too_long() -> String {
     "must be at most 1000 years".to_owned()
 }
 
-/// As the wire has it.
-pub(crate) fn on_the_wire(time: Duration) -> serde_json::Value {
-    serde_json::json!(forrst_protocol::Duration::from_std(time))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,11 +55,5 @@ mod tests {
         }
         assert_eq!(parse_or_none("0"), Ok(Duration::ZERO));
         assert!(parse_or_none("5").is_err());
-    }
-
-    #[test]
-    fn the_wire_has_the_longest_unit_that_fits() {
-        let minute = serde_json::json!({"value": 1, "unit": "minute"});
-        assert_eq!(on_the_wire(Duration::from_secs(60)), minute);
     }
 }

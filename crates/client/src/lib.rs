@@ -71,6 +71,7 @@ mod lease;
 mod lock_info;
 mod lock_options;
 mod locks;
+mod query;
 mod retry;
 mod system;
 mod tls;
@@ -95,6 +96,7 @@ pub use lease::{Lease, Loss, LossNotice};
 pub use lock_info::{Extended, Holder, LockInfo, LockKind, LockStatus, Page, Waiter, Withdrawn};
 pub use lock_options::Lock;
 pub use locks::Locks;
+pub use query::Query;
 pub use retry::Retry;
 pub use system::{
     Capabilities, ComponentHealth, ExtensionInfo, Health, HealthStatus, ServerLimits,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Fence;
 
@@ -253,13 +253,13 @@ pub enum Withdrawn {
     Unknown,
 }
 
-/// Some of the locks that are held.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+/// A page of the list of held locks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Page {
-    /// They, in the order that the server's store has them.
-    pub locks: Vec<LockInfo>,
-    /// Where the next page starts; none after the last one.
+pub struct Page<L = LockInfo> {
+    /// The locks, in the order in which the server's store has them.
+    pub locks: Vec<L>,
+    /// Where the next page starts; `None` on the last one.
     pub cursor: Option<String>,
 }
 

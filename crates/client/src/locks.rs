@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::lock_info::{Extended, LockInfo, LockStatus, Page, Waiter, Withdrawn};
 use crate::tries::{Repeat, Tries};
 use crate::wire_duration::millis;
-use crate::{Client, Error, Fence};
+use crate::{Client, Error, Fence, Query};
 
 pub(crate) const ACQUIRE: &str = "urn:cline:forrst:ext:atomic-lock:fn:acquire";
 pub(crate) const EXTEND: &str = "urn:cline:forrst:ext:atomic-lock:fn:extend";
@@ -47,8 +47,8 @@ impl Locks {
     }
 
     /// Whether the lock is held, and by whom.
-    pub async fn status(&self, full_key: &str) -> Result<LockStatus, Error> {
-        self.client.ask(STATUS, &json!({"key": full_key})).await
+    pub fn status(&self, full_key: &str) -> Query<LockStatus> {
+        Query::new(self.client.clone(), STATUS, json!({"key": full_key}))
     }
 
     /// Releases a lock by its owner's token, and only that lease where its fence is named. Any key of a lock on several will do.
@@ -155,11 +155,7 @@ impl Locks {
     }
 
     /// Who waits for a lock, the next one first; at most `limit` of them (100 when none, 1000 at most).
-    pub async fn waiters(
-        &self,
-        full_key: &str,
-        limit: Option<usize>,
-    ) -> Result<Vec<Waiter>, Error> {
+    pub fn waiters(&self, full_key: &str, limit: Option<usize>) -> Query<Vec<Waiter>> {
         #[derive(Deserialize)]
         struct Queue {
             waiters: Vec<Waiter>,
@@ -169,8 +165,8 @@ impl Locks {
         if let Some(limit) = limit {
             arguments["limit"] = limit.into();
         }
-        let queue: Queue = self.client.ask(WAITERS, &arguments).await?;
-        Ok(queue.waiters)
+        Query::<Queue>::new(self.client.clone(), WAITERS, arguments)
+            .read_by(|json| Ok(Queue::deserialize(json)?.waiters))
     }
 
     /// Lets a lock end `ttl` from now.
@@ -178,30 +174,23 @@ impl Locks {
     /// # Errors
     ///
     /// As [`release`](Self::release): a lock that has expired is not revived.
-    pub async fn extend(
+    pub fn extend(
         &self,
         full_key: &str,
         owner: &str,
         fence: Option<Fence>,
         ttl: Duration,
-    ) -> Result<Extended, Error> {
-        let arguments = LeaseArguments {
-            key: full_key,
-            owner,
-            fence,
-            ttl: Some(millis(ttl)),
-        };
-        self.client.ask(EXTEND, &arguments).await
+    ) -> Query<Extended> {
+        let mut arguments = json!({"key": full_key, "owner": owner, "ttl": millis(ttl)});
+        if let Some(fence) = fence {
+            arguments["fence"] = json!(fence);
+        }
+        Query::new(self.client.clone(), EXTEND, arguments)
     }
 
     /// Some of the locks that are held: those whose full key starts with `prefix`, at most `limit` (100 when none, 1000 at
     /// most), from where `cursor` of the last page says.
-    pub async fn list(
-        &self,
-        prefix: &str,
-        limit: Option<usize>,
-        cursor: Option<&str>,
-    ) -> Result<Page, Error> {
+    pub fn list(&self, prefix: &str, limit: Option<usize>, cursor: Option<&str>) -> Query<Page> {
         let mut arguments = json!({"prefix": prefix});
         if let Some(limit) = limit {
             arguments["limit"] = limit.into();
@@ -209,7 +198,7 @@ impl Locks {
         if let Some(cursor) = cursor {
             arguments["cursor"] = cursor.into();
         }
-        self.client.ask(LIST, &arguments).await
+        Query::new(self.client.clone(), LIST, arguments)
     }
 
     /// All locks that are held and whose full key starts with `prefix`, page after page.

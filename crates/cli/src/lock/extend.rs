@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
-use serde::Deserialize;
-use serde_json::json;
 
 use super::name::LockName;
-use super::release::Lease;
+use super::release::LeaseSelector;
 use crate::connection::Connection;
 use crate::error::CommandError;
 use crate::output::{ServerTime, in_time, plain, print, print_json};
@@ -25,7 +23,7 @@ pub(crate) struct ExtendArguments {
     name: LockName,
 
     #[command(flatten)]
-    lease: Lease,
+    lease: LeaseSelector,
 
     /// How long it lasts from now on
     #[arg(long, value_name = "DURATION", value_parser = time::parse)]
@@ -40,33 +38,19 @@ pub(crate) struct ExtendArguments {
 }
 
 pub(super) async fn run(arguments: ExtendArguments) -> Result<(), CommandError> {
-    #[derive(Deserialize)]
-    struct Extended {
-        expires_at: ServerTime,
-    }
-
     let client = arguments.connection.client()?;
     let full_key = arguments.name.full_key();
-    let mut wanted = json!({
-        "key": full_key,
-        "owner": arguments.lease.owner,
-        "ttl": time::on_the_wire(arguments.ttl),
-    });
-    if let Some(fence) = &arguments.lease.fence {
-        wanted["fence"] = json!(fence);
-    }
-    let answer = arguments
-        .connection
-        .ask(&client, &super::function("extend"), &wanted)
-        .await?;
+    let LeaseSelector { owner, fence } = &arguments.lease;
+    let locks = client.locks();
+    let extended = locks.extend(&full_key, owner, *fence, arguments.ttl);
+    let extended = extended.with_json().await;
+    let (extended, json) = extended.map_err(|error| arguments.connection.failed(error))?;
     if arguments.json {
-        print_json(&answer)?;
-        return Ok(());
+        return print_json(&json);
     }
-    let ends = match serde_json::from_str::<Extended>(answer.get()) {
-        Ok(Extended { expires_at }) => in_time(expires_at, expires_at.before(arguments.ttl)),
-        Err(_) => "later".to_owned(),
-    };
+    // The answer is fresh, so the server's clock shows one ttl before the end.
+    let expires_at = ServerTime::from(extended.expires_at);
+    let ends = in_time(expires_at, expires_at.before(arguments.ttl));
     print(&format!(
         "{} is extended\n  expires   {ends}\n",
         plain(&full_key)

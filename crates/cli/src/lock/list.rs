@@ -6,9 +6,7 @@ use std::time::Duration;
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use clap::Args;
-use forrst_client::{Client, LockInfo};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use forrst_client::{Client, LockInfo, Page};
 use serde_json::value::RawValue;
 
 use super::held;
@@ -17,8 +15,8 @@ use crate::error::CommandError;
 use crate::output::{Table, complain, written};
 use crate::time;
 
-/// As many as a server gives at once.
-const PAGE: usize = 1000;
+/// The most that a server puts on one page.
+const PAGE_SIZE: usize = 1000;
 
 /// List the locks that are held.
 #[derive(Args)]
@@ -114,12 +112,6 @@ fn write_out(text: &str) -> io::Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
-#[derive(Serialize, Deserialize)]
-struct Page {
-    locks: Vec<Box<RawValue>>,
-    cursor: Option<String>,
-}
-
 impl ListArguments {
     async fn shown(&self, client: &Client) -> Result<String, CommandError> {
         let page = self.fetch(client).await?;
@@ -135,40 +127,38 @@ impl ListArguments {
         Ok(table(&held))
     }
 
-    /// Page after page, until there are enough or no more.
-    async fn fetch(&self, client: &Client) -> Result<Page, CommandError> {
-        let mut all = Page {
-            locks: Vec::new(),
-            cursor: None,
-        };
-        loop {
-            let missing = self
-                .limit
-                .map_or(PAGE, |limit| limit.saturating_sub(all.locks.len()));
-            let mut wanted = json!({"limit": missing.min(PAGE)});
-            if !self.prefix.is_empty() {
-                wanted["prefix"] = json!(full_prefix(&self.prefix));
-            }
-            if let Some(cursor) = &all.cursor {
-                wanted["cursor"] = json!(cursor);
-            }
-            let list = super::function("list");
-            let answer = self.connection.ask(client, &list, &wanted).await?;
-            let page: Page = serde_json::from_str(answer.get()).map_err(|error| {
-                CommandError::local(format!("the answer makes no sense: {error}"))
-            })?;
+    /// All pages up to the limit, as one, with locks as the server sent them.
+    async fn fetch(&self, client: &Client) -> Result<Page<Box<RawValue>>, CommandError> {
+        let limit = self.limit.unwrap_or(usize::MAX);
+        let mut all = self.fetch_page(client, limit, None).await?;
+        while all.locks.len() < limit
+            && let Some(cursor) = &all.cursor
+        {
+            let missing = limit - all.locks.len();
+            let page = self.fetch_page(client, missing, Some(cursor)).await?;
             all.locks.extend(page.locks);
             all.cursor = page.cursor;
-            let is_enough = self.limit.is_some_and(|limit| all.locks.len() >= limit);
-            if is_enough || all.cursor.is_none() {
-                return Ok(all);
-            }
         }
+        Ok(all)
+    }
+
+    async fn fetch_page(
+        &self,
+        client: &Client,
+        limit: usize,
+        cursor: Option<&str>,
+    ) -> Result<Page<Box<RawValue>>, CommandError> {
+        let limit = limit.min(PAGE_SIZE);
+        let locks = client.locks();
+        let page = locks.list(&full_prefix(&self.prefix), Some(limit), cursor);
+        page.raw()
+            .await
+            .map_err(|error| self.connection.failed(error))
     }
 }
 
 fn full_prefix(prefix: &str) -> String {
-    if prefix.starts_with("lock:") {
+    if prefix.is_empty() || prefix.starts_with("lock:") {
         prefix.to_owned()
     } else {
         format!("lock:{prefix}")

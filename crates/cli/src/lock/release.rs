@@ -22,7 +22,7 @@ pub(crate) struct ReleaseArguments {
     name: LockName,
 
     #[command(flatten)]
-    lease: Lease,
+    lease: LeaseSelector,
 
     #[command(flatten)]
     connection: Connection,
@@ -32,9 +32,9 @@ pub(crate) struct ReleaseArguments {
     pub(super) json: bool,
 }
 
-/// Which lease of a lock.
+/// Which lease of a lock is meant.
 #[derive(Args)]
-pub(super) struct Lease {
+pub(super) struct LeaseSelector {
     /// The token that the lock was taken with; in a command of `forrst run` it is known
     #[arg(
         long,
@@ -52,8 +52,7 @@ pub(super) struct Lease {
 pub(super) async fn run(arguments: ReleaseArguments) -> Result<(), CommandError> {
     let client = arguments.connection.client()?;
     let full_key = arguments.name.full_key();
-    let Lease { owner, fence } = &arguments.lease;
-    // Unlike a bare call, this is repeated when its answer was lost.
+    let LeaseSelector { owner, fence } = &arguments.lease;
     let released = client.locks().release(&full_key, owner, *fence).await;
     released.map_err(|error| arguments.connection.failed(error))?;
     if arguments.json {

@@ -2,7 +2,6 @@
 
 use clap::Args;
 use forrst_client::LockStatus;
-use serde_json::json;
 
 use super::held;
 use super::name::LockName;
@@ -41,15 +40,10 @@ pub(crate) struct StatusArguments {
 pub(super) async fn run(arguments: StatusArguments) -> Result<u8, CommandError> {
     let client = arguments.connection.client()?;
     let full_key = arguments.name.full_key();
-    let wanted = json!({"key": full_key});
-    let answer = arguments
-        .connection
-        .ask(&client, &super::function("status"), &wanted)
-        .await?;
-    let status: LockStatus = serde_json::from_str(answer.get())
-        .map_err(|error| CommandError::local(format!("the answer makes no sense: {error}")))?;
+    let status = client.locks().status(&full_key).with_json().await;
+    let (status, json) = status.map_err(|error| arguments.connection.failed(error))?;
     if arguments.json {
-        print_json(&answer)?;
+        print_json(&json)?;
     } else {
         print(&match &status {
             LockStatus::Held(lock) => held::told(lock),

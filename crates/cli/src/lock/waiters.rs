@@ -1,9 +1,6 @@
 //! `forrst lock waiters`.
 
 use clap::Args;
-use forrst_client::Waiter;
-use serde::Deserialize;
-use serde_json::json;
 
 use super::name::LockName;
 use crate::connection::Connection;
@@ -34,29 +31,22 @@ pub(crate) struct WaitersArguments {
     pub(super) json: bool,
 }
 
-#[derive(Deserialize)]
-struct Queue {
-    waiters: Vec<Waiter>,
-}
-
 pub(super) async fn run(arguments: WaitersArguments) -> Result<(), CommandError> {
     let client = arguments.connection.client()?;
     let full_key = arguments.name.full_key();
-    let wanted = json!({"key": full_key, "limit": arguments.limit});
-    let answer = arguments
-        .connection
-        .ask(&client, &super::function("waiters"), &wanted)
-        .await?;
+    let locks = client.locks();
+    let waiters = locks.waiters(&full_key, Some(arguments.limit)).with_json();
+    let (waiters, json) = waiters
+        .await
+        .map_err(|error| arguments.connection.failed(error))?;
     if arguments.json {
-        return print_json(&answer);
+        return print_json(&json);
     }
-    let queue: Queue = serde_json::from_str(answer.get())
-        .map_err(|error| CommandError::local(format!("the answer makes no sense: {error}")))?;
-    if queue.waiters.is_empty() {
+    if waiters.is_empty() {
         return print(&format!("No caller waits for {}\n", plain(&full_key)));
     }
     let mut table = Table::new(&["POSITION", "OWNER", "CALLER", "NOTE", "SINCE", "UNTIL"]);
-    for waiter in queue.waiters {
+    for waiter in waiters {
         table.row(&[
             waiter.position.to_string(),
             waiter.owner,

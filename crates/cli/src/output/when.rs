@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use serde::Deserialize;
 
 /// A moment by the server's clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ServerTime(DateTime<Utc>);
 
 impl ServerTime {
@@ -27,14 +25,6 @@ impl ServerTime {
 
     fn shown(self) -> String {
         self.0.to_rfc3339_opts(SecondsFormat::Secs, true)
-    }
-}
-
-impl TryFrom<String> for ServerTime {
-    type Error = chrono::ParseError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        DateTime::parse_from_rfc3339(&text).map(|time| Self(time.to_utc()))
     }
 }
 
@@ -72,7 +62,7 @@ mod tests {
 
     #[test]
     fn moments_are_relative_and_absolute() {
-        let moment = ServerTime::try_from("2026-11-16T21:30:04.500Z".to_owned()).unwrap();
+        let moment = ServerTime("2026-11-16T21:30:04.500Z".parse().unwrap());
         let now = moment.before(Duration::from_millis(24_900));
         assert_eq!(in_time(moment, now), "in 24s (2026-11-16T21:30:04Z)");
         assert_eq!(ago(now, moment), "24s ago (2026-11-16T21:29:39Z)");
