@@ -1,7 +1,7 @@
 //! `forrst serve`.
 
+mod authentication;
 mod descriptors;
-mod doors;
 mod log;
 mod signals;
 
@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use self::doors::Doors;
+use self::authentication::Authentication;
 use self::log::Log;
 use self::signals::Signals;
 use crate::demo;
@@ -49,22 +49,22 @@ pub(crate) fn run(settings: Settings) -> Result<(), CommandError> {
 
 async fn serve(mut settings: Settings, log: &Log) -> Result<(), CommandError> {
     descriptors::make_room(&mut settings.limits);
-    let doors = Doors::open(&settings)?;
-    let can_reload = doors.can_reload() || settings.audit_log.is_some();
+    let authentication = Authentication::load(&settings)?;
+    let can_reload = authentication.can_reload() || settings.audit_log.is_some();
     let mut signals = Signals::listen(can_reload)?;
     let store = tokio::select! {
         store = open_store(&settings) => store?,
         // Handled, because PID 1 of a container is not ended by a signal that it does not handle.
-        name = signals.until_end(|| doors.reload()) => {
+        name = signals.until_end(|| authentication.reload()) => {
             tracing::info!(signal = name, "ending before the store is open");
             return Ok(());
         }
     };
-    let server = build(&settings, &doors, log, store)?;
+    let server = build(&settings, &authentication, log, store)?;
     let listener = TcpListener::bind(&settings.listen)
         .await
         .map_err(|error| format!("cannot listen on {}: {error}", settings.listen))?;
-    doors.check_address(&listener, settings.is_insecure)?;
+    authentication.check_address(&listener, settings.is_insecure)?;
     let mut serving = JoinSet::new();
     if let Some(path) = &settings.unix {
         let serve = server.bind_unix(path).await;
@@ -75,7 +75,7 @@ async fn serve(mut settings: Settings, log: &Log) -> Result<(), CommandError> {
 
     let http = server.clone();
     serving.spawn(async move { http.serve_on(listener).await });
-    let name = signals.until_end(|| reload(&doors, &server)).await;
+    let name = signals.until_end(|| reload(&authentication, &server)).await;
     tracing::info!(signal = name, drain = ?settings.drain_timeout, "shutting down");
     tokio::select! {
         () = server.shut_down(settings.drain_timeout) => {}
@@ -112,7 +112,7 @@ async fn open_store(settings: &Settings) -> Result<Arc<dyn LockStore>, CommandEr
 
 fn build(
     settings: &Settings,
-    doors: &Doors,
+    authentication: &Authentication,
     log: &Log,
     store: Arc<dyn LockStore>,
 ) -> Result<Server, String> {
@@ -120,9 +120,9 @@ fn build(
         .store(store)
         .limits(settings.limits.clone())
         .lock_config(settings.locks.clone())
-        .access(doors.access.clone())
+        .access(authentication.access.clone())
         .log_lines_dropped(log.dropped());
-    if let Some(tls) = &doors.tls {
+    if let Some(tls) = &authentication.tls {
         builder = builder.tls(tls.clone());
     }
     for host in &settings.allowed_hosts {
@@ -143,8 +143,8 @@ fn build(
 }
 
 /// Keys and certificates are read again, and the audit log is opened again.
-fn reload(doors: &Doors, server: &Server) {
-    doors.reload();
+fn reload(authentication: &Authentication, server: &Server) {
+    authentication.reload();
     if let Err(error) = server.audit().reopen() {
         tracing::error!(%error, "the audit log cannot be opened again");
     }

@@ -1,7 +1,7 @@
-//! Who is let in, what they may do, and what strangers cannot do, with the real binary.
+//! Authentication, roles and limits, and what unauthenticated clients cannot do, with the real binary.
 
+mod addresses;
 pub(crate) mod client;
-mod doors;
 mod hostile;
 pub(crate) mod keys;
 mod limits;

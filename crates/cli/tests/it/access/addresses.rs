@@ -1,4 +1,4 @@
-//! Which addresses and hosts a server answers on.
+//! Which addresses a server listens on, and for which hosts it answers.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use crate::access::client::{Way, code, connect, exchange, post_text};
 use crate::access::keys::{FORRST, Guarded, make_key};
 
 #[test]
-fn without_keys_only_this_machine_is_listened_to() {
+fn without_keys_only_loopback_addresses_are_listened_on() {
     for address in ["0.0.0.0:0", "[::]:0"] {
         let serve = Serve::bare(FORRST, &["--store", "memory:", "--listen", address]);
         let (code, output, errors) = serve.run();
@@ -33,7 +33,7 @@ fn without_keys_only_this_machine_is_listened_to() {
 }
 
 #[test]
-fn keys_in_cleartext_off_this_machine_are_warned_about() {
+fn keys_sent_in_cleartext_to_other_machines_are_warned_about() {
     let (_, block) = make_key("a", &["--role", "call"]);
     for (address, warns) in [("0.0.0.0:0", true), ("127.0.0.1:0", false)] {
         let own = ["--store", "memory:", "--auth-file", "keys.toml", "--listen"];
@@ -68,7 +68,7 @@ fn a_key_file_that_others_can_read_or_write_is_warned_about() {
 }
 
 #[test]
-fn a_page_that_rebinds_its_name_to_this_machine_is_refused() {
+fn dns_rebinding_is_refused() {
     let serve = Serve::new(
         FORRST,
         &[
@@ -117,7 +117,7 @@ fn a_page_that_rebinds_its_name_to_this_machine_is_refused() {
 }
 
 #[test]
-fn a_server_for_others_answers_for_any_host_unless_it_is_told_which() {
+fn a_server_on_a_public_address_answers_for_any_host_unless_some_are_allowed() {
     let (_, block) = make_key("a", &["--role", "call"]);
     for (with, status) in [(&[][..], 200), (&["--allow-host", "locks.test"], 403)] {
         let own = &[
@@ -138,7 +138,7 @@ fn a_server_for_others_answers_for_any_host_unless_it_is_told_which() {
 }
 
 #[test]
-fn browsers_are_given_no_leave_to_read_across_origins() {
+fn no_cors_headers_are_sent() {
     let guarded = Guarded::start(&[("a", &["--role", "call"])]);
     let address = guarded.address();
     let preflight = format!(

@@ -1,4 +1,6 @@
-//! Who is let in: keys and certificates, and the addresses that need them.
+//! How callers authenticate: the API keys and certificates of the settings, which can be read again while the server runs.
+//!
+//! An address that other machines can reach is refused unless callers authenticate there.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -8,14 +10,14 @@ use tokio::net::TcpListener;
 
 use crate::options::Settings;
 
-/// What callers have to show.
-pub(super) struct Doors {
+/// The keys and certificates that callers are checked against.
+pub(super) struct Authentication {
     pub(super) access: Access,
     pub(super) tls: Option<Tls>,
 }
 
-impl Doors {
-    pub(super) fn open(settings: &Settings) -> Result<Self, String> {
+impl Authentication {
+    pub(super) fn load(settings: &Settings) -> Result<Self, String> {
         let access = match &settings.auth_file {
             None => Access::open(),
             Some(path) => Access::from_file(path).map_err(|error| error.to_string())?,
@@ -31,7 +33,7 @@ impl Doors {
         })
     }
 
-    /// An address that others can reach needs somebody at the door.
+    /// Refuses an address that other machines can reach when nobody has to authenticate there.
     pub(super) fn check_address(
         &self,
         listener: &TcpListener,
@@ -42,19 +44,20 @@ impl Doors {
         };
         let is_loopback = address.ip().to_canonical().is_loopback();
         if self.access.is_restricted() && self.tls.is_none() && !is_loopback {
-            tracing::warn!(%address, "API keys are sent in cleartext to this address, and can be read on the way: use --tls-cert and --tls-key, or a proxy that encrypts");
+            tracing::warn!(%address, "API keys are sent to this address in cleartext: use --tls-cert and --tls-key, or a proxy that encrypts");
         }
-        let asks = self.access.is_restricted() || self.tls.as_ref().is_some_and(Tls::asks_clients);
-        if is_loopback || asks {
+        let is_required =
+            self.access.is_restricted() || self.tls.as_ref().is_some_and(Tls::asks_clients);
+        if is_loopback || is_required {
             return Ok(());
         }
         if is_insecure {
-            tracing::warn!(%address, "everybody who can reach this address may do everything");
+            tracing::warn!(%address, "clients that can reach this address may do everything without a key");
             return Ok(());
         }
         Err(format!(
-            "{address} can be reached from other machines, and nobody is asked who they are: \
-             use --auth-file or --tls-client-ca, listen on 127.0.0.1, or say --insecure"
+            "{address} can be reached from other machines, and callers do not have to authenticate: \
+             use --auth-file or --tls-client-ca, listen on 127.0.0.1, or allow it with --insecure"
         ))
     }
 
@@ -62,22 +65,26 @@ impl Doors {
         self.access.is_restricted() || self.tls.is_some()
     }
 
-    /// Reads the files again. What cannot be read, or is wrong, changes nothing.
+    /// Reads the files again. If one cannot be read or is invalid, what was read before stays in force.
     pub(super) fn reload(&self) {
         match self.access.reload() {
             Ok(()) if self.access.is_restricted() => tracing::info!("the keys were read again"),
             Ok(()) => {}
-            Err(error) => tracing::error!(%error, "the keys stay as they were"),
+            Err(error) => {
+                tracing::error!(%error, "cannot read the keys again: they stay as they were")
+            }
         }
         match self.tls.as_ref().map(Tls::reload) {
             Some(Ok(())) => tracing::info!("the certificates were read again"),
             None => {}
-            Some(Err(error)) => tracing::error!(%error, "the certificates stay as they were"),
+            Some(Err(error)) => {
+                tracing::error!(%error, "cannot read the certificates again: they stay as they were")
+            }
         }
     }
 }
 
-/// Other users who can read a key can use it, and those who can write to the file can add their own.
+/// Other users could take a key that they can read, and add one of their own to a file that they can write to.
 fn warn_if_shared(file: &Path) {
     let Ok(metadata) = std::fs::metadata(file) else {
         return;
@@ -89,5 +96,5 @@ fn warn_if_shared(file: &Path) {
         (false, false) => return,
     };
     let (path, mode) = (file.display(), format!("{mode:04o}"));
-    tracing::warn!(%path, %mode, "other users can {what} this file of keys: chmod 600 it");
+    tracing::warn!(%path, %mode, "other users can {what} this file, which must stay secret: chmod 600 it");
 }
