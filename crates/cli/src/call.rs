@@ -150,7 +150,7 @@ impl CallArguments {
 
 /// What is held has to be released, and the caller needs to know how.
 fn tell_how_to_release(answer: &Response) {
-    if let Some(held) = Held::by_call(answer) {
+    if let Some(held) = Held::from_response(answer) {
         let command = release_command(held.full_key(), &held.owner, &held.fence.to_string());
         complain(&format!(
             "The lock is held. To release it: {}\n",

@@ -1,6 +1,9 @@
-//! Taking a lock for work that runs here.
+//! Acquires locks for work that runs in this process.
+//!
+//! An acquisition may take several requests, some of whose answers get lost. The server recognises them by owner and attempt, so
+//! that all of them together bring one lease; and what is no longer wanted is withdrawn.
 
-mod doubt;
+mod lost_answers;
 mod withdrawal;
 
 use std::time::Duration;
@@ -9,20 +12,20 @@ use serde::Serialize;
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use self::doubt::Doubt;
+use self::lost_answers::LostAnswers;
 use self::withdrawal::Withdrawal;
 use crate::clock::Moment;
-use crate::keys::{Keys, Kind};
+use crate::keys::{Keys, RequestedKind};
 use crate::locks::ACQUIRE;
 use crate::tries::{Repeat, Tries};
 use crate::wait::{Wait, is_contended};
 use crate::wire_duration::millis;
 use crate::{Client, DEFAULT_TTL, Error, Held, Lease, Retry};
 
-/// A lock that is going to be taken, by [`acquire`](Self::acquire) or [`hold`](Self::hold).
+/// The acquisition of a lock, which [`acquire`](Self::acquire) or [`hold`](Self::hold) starts.
 ///
-/// An acquisition is tried again also when its answer was lost: the server knows it by its owner and its attempt, and gives
-/// the lease that it gave before.
+/// It is also retried when an answer was lost: the server recognises it by its owner and attempt, and returns the lease that
+/// it has granted already.
 #[must_use = "nothing is locked until it is acquired"]
 #[derive(Debug, Clone)]
 pub struct Acquire {
@@ -41,9 +44,9 @@ pub struct Acquire {
 /// A lock that the server granted.
 pub(crate) struct Grant {
     pub(crate) held: Held,
-    /// Before the first request was sent that can have brought it. The lease does not begin earlier.
+    /// Just before the first request was sent that may have been granted: the lease began no earlier.
     pub(crate) since: Moment,
-    /// Before the request was sent whose answer it is.
+    /// Just before the request was sent that was answered.
     pub(crate) sent: Moment,
 }
 
@@ -66,17 +69,17 @@ impl Acquire {
     /// Holds the lock together with other shared leases, but never beside an exclusive one. Of several keys, those that
     /// have no kind of their own.
     pub fn shared(mut self) -> Self {
-        self.keys.kind = Kind::SHARED;
+        self.keys.kind = RequestedKind::SHARED;
         self
     }
 
-    /// Lets at most so many hold the lock at once: a counted semaphore. All of them have to name the same limit.
+    /// Lets at most `limit` leases hold the lock at once: a counted semaphore. All of them have to name the same limit.
     pub fn limit(mut self, limit: u32) -> Self {
-        self.keys.kind = Kind::limit(limit);
+        self.keys.kind = RequestedKind::limit(limit);
         self
     }
 
-    /// Who or what holds the lock, for people who look at it. Not a secret.
+    /// Who or what holds the lock, for people who inspect it. Not a place for secrets.
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
@@ -88,7 +91,7 @@ impl Acquire {
         self
     }
 
-    /// How long to wait, in the order of arrival, when somebody else holds it. Without it, not at all.
+    /// How long to wait in the queue when another client holds the lock. By default, it does not wait.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
@@ -100,26 +103,26 @@ impl Acquire {
         self
     }
 
-    /// The token that the lock is released by; random when none is chosen.
+    /// The token that the lock is released with; random by default.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// What this acquisition is called, to be named again after a crash: the same owner with the same attempt gets the same
-    /// lease, not a second one. Random when none is chosen, which is enough for the repetitions made here.
+    /// Names this acquisition, so that it can be repeated after a crash: the same owner with the same attempt gets the same
+    /// lease, not a second one. Random by default, which is enough for the retries of this client.
     pub fn attempt(mut self, attempt: impl Into<String>) -> Self {
         self.attempt = Some(attempt.into());
         self
     }
 
-    /// How long all of it may take, tries and pauses included. The server is told what is left, and ends the wait then.
+    /// How long the acquisition may take, retries and pauses included. The server receives what is left, and ends the wait then.
     pub fn deadline(mut self, time: Duration) -> Self {
         self.deadline = Some(time);
         self
     }
 
-    /// How the acquisition is repeated.
+    /// How the acquisition is retried.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
@@ -127,19 +130,19 @@ impl Acquire {
 
     /// Takes the lock and keeps it by renewing it, until the lease is released or dropped.
     ///
-    /// Dropped while it waits, this leaves the queue, and gives back what was granted in that moment.
+    /// Dropped while it waits, it leaves the queue, and releases a lock that was granted at that moment.
     ///
     /// # Errors
     ///
-    /// [`Error::Contended`] and [`Error::TimedOut`] when somebody else holds it; [`Error::Lost`] when it was granted, and over
-    /// before that could be known.
+    /// [`Error::Contended`] and [`Error::TimedOut`] when another client holds it; [`Error::Lost`] when the lease had ended before
+    /// its grant was known here.
     pub async fn acquire(self) -> Result<Lease, Error> {
         let (client, ttl) = (self.client.clone(), self.ttl);
         let grant = self.granted().await?;
         Lease::begin(client, grant, ttl).await
     }
 
-    /// Takes the lock and leaves it: nothing renews it, nothing releases it, and it ends at its expiry or by
+    /// Takes the lock, and neither renews nor releases it: it ends when it expires, or by
     /// [`Locks::release`](crate::Locks::release).
     ///
     /// # Errors
@@ -173,7 +176,7 @@ impl Acquire {
             deadline,
             tries: Tries::start(self.retry, Repeat::Always, deadline),
             wait: Wait::start(self.wait),
-            doubt: Doubt::default(),
+            lost_answers: LostAnswers::default(),
             withdrawal,
         };
         acquisition.run().instrument(span).await
@@ -187,8 +190,7 @@ struct Acquisition {
     deadline: Option<Instant>,
     tries: Tries,
     wait: Wait,
-    /// About the tries that are over.
-    doubt: Doubt,
+    lost_answers: LostAnswers,
     withdrawal: Withdrawal,
 }
 
@@ -211,24 +213,24 @@ impl Acquisition {
         self.arguments.block = self.wait.left().map(millis);
         let patience = self.client.patience(self.deadline, self.wait.left());
         let sent = Moment::now();
-        // Whoever stops waiting now does not learn of the answer.
+        // A caller that stops waiting now does not learn of the answer.
         self.withdrawal.arm();
-        let asked = self.client.ask_once(ACQUIRE, &self.arguments, patience);
-        let asked = asked.await;
-        let since = self.doubt.since.unwrap_or(sent);
-        self.doubt = match &asked {
-            Ok(_) => Doubt::default(),
-            Err(error) => self.doubt.after(sent, error),
+        let answer = self.client.ask_once(ACQUIRE, &self.arguments, patience);
+        let answer = answer.await;
+        let since = self.lost_answers.since.unwrap_or(sent);
+        self.lost_answers = match &answer {
+            Ok(_) => LostAnswers::default(),
+            Err(error) => self.lost_answers.after(sent, error),
         };
-        if !self.doubt.is_held_perhaps {
+        if !self.lost_answers.may_be_granted {
             self.withdrawal.disarm();
         }
-        let held = asked?;
+        let held = answer?;
         Ok(Grant { held, since, sent })
     }
 }
 
-/// What the function `acquire` is told.
+/// The arguments of the function `acquire`.
 #[derive(Debug, Clone, Serialize)]
 struct Arguments {
     #[serde(flatten)]
@@ -245,7 +247,7 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// The name of one of its keys, as servers make it up.
+    /// The full key of its first key, as servers derive it.
     fn full_key(&self) -> String {
         let key = self.keys.first();
         match &self.function {

@@ -1,4 +1,4 @@
-//! Who asks.
+//! The API key that a client authenticates with.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use hyper::header::HeaderValue;
 
 use crate::Error;
 
-/// A key that nothing shows: not `Debug`, not a log of headers.
+/// An API key, which neither `Debug` nor a log of headers shows.
 #[derive(Clone)]
 pub(crate) struct ApiKey(String);
 
@@ -22,13 +22,13 @@ impl ApiKey {
         let mut value = value
             .ok()
             .filter(|_| is_token)
-            .ok_or_else(|| Error::Configuration(WRONG.into()))?;
+            .ok_or_else(|| Error::Configuration(INVALID.into()))?;
         value.set_sensitive(true);
         Ok(value)
     }
 }
 
-const WRONG: &str = "an API key must be visible ASCII characters without spaces";
+const INVALID: &str = "an API key must be visible ASCII characters without spaces";
 
 impl fmt::Debug for ApiKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_no_token_is_refused_without_repeating_it() {
+    fn an_invalid_key_is_refused_and_not_repeated_in_the_error() {
         for key in ["", "two words", "line\nbreak", "tüte"] {
             let error = ApiKey::new(key.to_owned()).header().unwrap_err();
             assert!(matches!(error, Error::Configuration(_)), "{key}");

@@ -1,38 +1,39 @@
-//! What is done when nobody waits for it.
+//! Background work, such as the release of a dropped lease. It is counted, so that a program can wait for it before it ends.
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// Counts what is under way in the background.
+/// Counts the background tasks of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Background(watch::Sender<usize>);
 
 impl Background {
     pub(crate) fn spawn(&self, runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
-        let counted = Counted::one_of(self.0.clone());
+        let running = RunningTask::count(self.0.clone());
         runtime.spawn(async move {
             work.await;
-            drop(counted);
+            drop(running);
         });
     }
 
-    pub(crate) async fn is_done(&self) {
+    /// Returns when no task is left.
+    pub(crate) async fn until_idle(&self) {
         // The sender is `self`, so it is there.
         let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
     }
 }
 
-/// One of those under way, also where its runtime ends before it.
-struct Counted(watch::Sender<usize>);
+/// Counts a task until it is dropped, which happens also when its runtime is shut down.
+struct RunningTask(watch::Sender<usize>);
 
-impl Counted {
-    fn one_of(all: watch::Sender<usize>) -> Self {
+impl RunningTask {
+    fn count(all: watch::Sender<usize>) -> Self {
         all.send_modify(|count| *count += 1);
         Self(all)
     }
 }
 
-impl Drop for Counted {
+impl Drop for RunningTask {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }

@@ -1,4 +1,4 @@
-//! Puts a client together.
+//! Builds a client from its settings.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use crate::background::Background;
 use crate::client::Inner;
 use crate::endpoint::Endpoint;
 use crate::tls::{self, Trust};
-use crate::transport::{Access, Transport};
+use crate::transport::{ConnectOptions, Transport};
 use crate::{Client, Error, Retry};
 
-/// Puts a [`Client`] together. Mistakes are reported by [`build`](Self::build).
+/// Builds a [`Client`]. Invalid settings are reported by [`build`](Self::build).
 #[derive(Debug, Clone)]
 pub struct ClientBuilder {
     url: String,
@@ -33,9 +33,9 @@ impl ClientBuilder {
         }
     }
 
-    /// Who asks: sent as `Authorization: Bearer …`, and never shown in logs or by `Debug`.
+    /// The API key: sent as `Authorization: Bearer …`, and never shown in logs or by `Debug`.
     ///
-    /// Over `http` and `ws` it travels in the clear: not for networks that others listen to. Over a unix socket it is not sent: the
+    /// Over `http` and `ws` it is sent in cleartext: use them only in networks that you trust. Over a unix socket it is not sent: the
     /// server lets only its own user connect, and needs no key.
     #[must_use]
     pub fn api_key(mut self, key: impl Into<String>) -> Self {
@@ -43,36 +43,36 @@ impl ClientBuilder {
         self
     }
 
-    /// Trusts the certificates in this PEM text, and no others. Without it, those that the system trusts.
+    /// Trusts only the CA certificates in this PEM text; by default, those of the system.
     #[must_use]
     pub fn ca_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.ca_certificate = Some(pem.into());
         self
     }
 
-    /// How requests are repeated, unless they say otherwise themselves.
+    /// How requests are retried, unless a request has a [`Retry`] of its own.
     #[must_use]
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
     }
 
-    /// How long a connection may take to be made; 5 seconds by default.
+    /// How long connecting may take; 5 seconds by default.
     #[must_use]
     pub fn connect_timeout(mut self, time: Duration) -> Self {
         self.connect_timeout = time;
         self
     }
 
-    /// How long an answer may take, beyond the time that the request itself wants to wait for a lock; 60 seconds by default. A
-    /// call with a [`deadline`](crate::Call::deadline) has that instead.
+    /// How long an answer may take, in addition to the time that the request waits for a lock; 60 seconds by default. A call with a
+    /// [`deadline`](crate::Call::deadline) uses that instead.
     #[must_use]
     pub fn timeout(mut self, time: Duration) -> Self {
         self.timeout = time;
         self
     }
 
-    /// Builds the client, which connects when it is first used.
+    /// Builds the client, which connects when it is used for the first time.
     ///
     /// # Errors
     ///
@@ -82,16 +82,16 @@ impl ClientBuilder {
         let trust = match &self.ca_certificate {
             Some(pem) => Trust::Only(pem),
             None if endpoint.is_encrypted() => Trust::System,
-            None => Trust::Nobody,
+            None => Trust::None,
         };
         let authorization = self.api_key.map(|key| key.header()).transpose()?;
-        let access = Access {
+        let options = ConnectOptions {
             authorization,
             tls: tls::config(trust)?,
             connect_timeout: self.connect_timeout,
         };
         Ok(Client::from_inner(Inner {
-            transport: Transport::new(endpoint, access)?,
+            transport: Transport::new(endpoint, options)?,
             url: self.url,
             retry: self.retry,
             timeout: self.timeout,

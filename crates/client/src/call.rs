@@ -1,4 +1,4 @@
-//! A call that is put together, and then awaited.
+//! Calls of functions: built step by step, sent when they are awaited, and retried where that is safe.
 
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -15,28 +15,27 @@ use crate::tries::{Repeat, Tries};
 use crate::wait::{Wait, is_contended};
 use crate::{Client, Error, Lock, Retry};
 
-/// A call of a function. Awaited, it is sent, and gives the function's result.
+/// A call of a function. It is sent when it is awaited, and gives the function's result.
 ///
-/// # What is tried again
+/// # Retries
 ///
-/// A function may charge a card, so a call whose answer was lost is not simply sent again. By default it is only when the
-/// function certainly did not begin: the server could not be reached, it answered `RATE_LIMITED` or that it is under maintenance,
-/// or `UNAVAILABLE` before the call's lock was acquired. (Without a lock `UNAVAILABLE` proves nothing: a function that
-/// is ended because its server shuts down answers so, too.) A lock that somebody else holds is a matter of
-/// [`Retry::on_contention`].
+/// A function may charge a card, so by default a call is retried only if the function certainly did not begin: the server could
+/// not be reached, or it answered `RATE_LIMITED`, that it is under maintenance, or `UNAVAILABLE` before the call's lock was
+/// acquired. (Without a lock, `UNAVAILABLE` proves nothing: it is also the answer when a server that shuts down ends the function.)
+/// Whether a call is retried when its lock is held is up to [`Retry::on_contention`].
 ///
-/// [`idempotent`](Self::idempotent) calls are also tried again after a broken connection, an answer that did not come in time,
-/// any `UNAVAILABLE`, and errors that the protocol calls retryable.
+/// [`idempotent`](Self::idempotent) calls are also retried after a broken connection, a timeout, any `UNAVAILABLE`, and errors
+/// that the protocol calls retryable.
 ///
-/// # Giving up
+/// # Cancellation
 ///
-/// A call that is dropped disconnects over HTTP: if it waits for its lock, it leaves the queue. A WebSocket or a unix socket carries
-/// other calls, too, and stays open, so there the server goes on; give such a call a [`deadline`](Self::deadline).
+/// Over HTTP, a call that is dropped disconnects: if it waits for its lock, it leaves the queue. A WebSocket or a unix socket stays
+/// open for other calls, so there the server goes on; give such a call a [`deadline`](Self::deadline).
 #[must_use = "a call is not sent until it is awaited"]
 #[derive(Debug)]
 pub struct Call<Out> {
     client: Client,
-    /// The mistake, when there is one, is told to whoever awaits the call.
+    /// An invalid request is reported when the call is awaited.
     request: Result<Request<'static>, Error>,
     lock: Option<Lock>,
     deadline: Option<Duration>,
@@ -65,13 +64,13 @@ impl<Out> Call<Out> {
         }
     }
 
-    /// Lets the function run under a lock.
+    /// Runs the function under a lock.
     pub fn lock(mut self, lock: Lock) -> Self {
         self.lock = Some(lock);
         self
     }
 
-    /// Asks for one version of the function.
+    /// Calls this version of the function.
     pub fn version(mut self, version: &str) -> Self {
         let version = Version::parse(version).map_err(|why| Error::InvalidRequest(why.into()));
         self.request = self
@@ -80,7 +79,7 @@ impl<Out> Call<Out> {
         self
     }
 
-    /// Sends context along, which has to be a JSON object when written.
+    /// Sends this context, which has to serialise to a JSON object.
     pub fn context<T: Serialize + ?Sized>(mut self, context: &T) -> Self {
         let context = RawObject::from_serialize(context);
         let context = context.map_err(|why| Error::InvalidRequest(why.into()));
@@ -90,7 +89,7 @@ impl<Out> Call<Out> {
         self
     }
 
-    /// Adds an extension that this client knows nothing of.
+    /// Adds an extension that this client has no method for.
     pub fn extension(mut self, extension: ExtensionRequest<'static>) -> Self {
         self.request = self
             .request
@@ -98,19 +97,19 @@ impl<Out> Call<Out> {
         self
     }
 
-    /// How long all of it may take, tries and pauses included. The server is told what is left, and ends the call then.
+    /// How long the call may take, retries and pauses included. The server receives what is left, and ends the call then.
     pub fn deadline(mut self, time: Duration) -> Self {
         self.deadline = Some(time);
         self
     }
 
-    /// How the call is repeated, where it may be.
+    /// How the call is retried, where that is safe.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
     }
 
-    /// Says that the function does no harm when it runs twice.
+    /// Declares that the function may safely run twice.
     pub fn idempotent(mut self) -> Self {
         self.repeat = Repeat::Always;
         self
@@ -120,7 +119,7 @@ impl<Out> Call<Out> {
     ///
     /// # Errors
     ///
-    /// Only what kept an answer from coming. Errors that the server names are in the response.
+    /// Only when there is no answer. Errors that the server reports are in the response.
     pub async fn response(self) -> Result<Response, Error> {
         self.send().await.or_else(|error| match error.failure() {
             Some(failure) => Ok(failure.response().clone()),
@@ -136,12 +135,12 @@ impl<Out> Call<Out> {
             .deadline
             .and_then(|time| Instant::now().checked_add(time));
         let mut tries = Tries::start(self.retry, self.repeat, deadline);
-        let mut wait = Wait::start(self.lock.as_ref().and_then(Lock::waits));
+        let mut wait = Wait::start(self.lock.as_ref().and_then(Lock::wait_time));
         let send = async {
             loop {
                 let mut request = request.clone();
                 if let Some(lock) = &self.lock {
-                    request = request.with_extension(lock.request(wait.left())?);
+                    request = request.with_extension(lock.extension(wait.left())?);
                 }
                 let patience = self.client.patience(deadline, wait.left());
                 let error = match self.client.send(request, patience).await {

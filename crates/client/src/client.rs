@@ -1,4 +1,4 @@
-//! The client and what it can do.
+//! The client: where calls and acquisitions begin, and how a single request is sent.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,21 +32,21 @@ pub(crate) struct Inner {
 }
 
 impl Client {
-    /// Connects to a server, and makes sure that it is one.
+    /// Connects to a server, and checks that it is a Forrst server.
     ///
-    /// The scheme of the URL decides how: `http` and `https` send each request by itself over connections that are kept; `ws`
-    /// and `wss` send all of them over one WebSocket, which suits many small calls, and open it again when it breaks;
+    /// The scheme of the URL selects the transport: `http` and `https` use a pool of connections, one for each request under way;
+    /// `ws` and `wss` send all requests over one WebSocket, which suits many small calls, and open it again when it breaks;
     /// `unix:/run/forrst.sock` does the same over the unix socket of a server on this machine, and is the fastest. Proxies that the
     /// environment names are not used.
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`] for a URL that is none of those, and whatever [`ping`](Self::ping) says.
+    /// [`Error::Configuration`] for a URL that is not one of these, and the errors of [`ping`](Self::ping).
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder(url).connect().await
     }
 
-    /// A client with more to say about it.
+    /// Builds a client with other settings than the defaults.
     pub fn builder(url: impl Into<String>) -> ClientBuilder {
         ClientBuilder::new(url.into())
     }
@@ -59,7 +59,7 @@ impl Client {
 
     /// Calls a function. Nothing happens until the call is awaited.
     ///
-    /// The arguments must be a JSON object when written.
+    /// The arguments have to serialise to a JSON object.
     pub fn call<Args: Serialize, Out: DeserializeOwned>(
         &self,
         function: &str,
@@ -84,28 +84,27 @@ impl Client {
         Acquire::new(self.clone(), Keys::one(key.into()))
     }
 
-    /// Takes a lock on 2 to 16 keys for work that runs here: all of them or none, in one step. They may come in any order, without
-    /// fear of a deadlock.
+    /// Takes a lock on 2 to 16 keys for work that runs here: all of them or none, in one step. No order of the keys can deadlock.
     pub fn lock_all<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Acquire {
         Acquire::new(self.clone(), Keys::several(keys))
     }
 
-    /// Locks by their full keys: to see, release, extend and withdraw them, and who waits.
+    /// Operations on locks by their full keys: status, list, waiters, release, extend and withdraw.
     pub fn locks(&self) -> Locks {
         Locks::new(self.clone())
     }
 
-    /// Waits until nothing is done in the background any more, for so long at most, and says whether that is so.
+    /// Waits for background work, `limit` at most. Whether all of it is done.
     ///
-    /// An acquisition that is given up and a [`Lease`](crate::Lease) that is dropped go on giving back what they may have been
-    /// granted. A program that ends before that is done leaves locks to their expiry: call this at its end.
+    /// An acquisition that is given up and a [`Lease`](crate::Lease) that is dropped release their locks in the background. If the
+    /// program ends before that is done, the locks stay held until they expire: call this at the end of the program.
     pub async fn settle(&self, limit: Duration) -> bool {
-        timeout(limit, self.inner.background.is_done())
+        timeout(limit, self.inner.background.until_idle())
             .await
             .is_ok()
     }
 
-    /// Does something that nobody waits for, but [`settle`](Self::settle).
+    /// Runs background work, which [`settle`](Self::settle) waits for.
     pub(crate) fn in_background(
         &self,
         runtime: &Handle,
@@ -122,7 +121,7 @@ impl Client {
         self.inner.timeout
     }
 
-    /// How long the answer to a request may take that wants to wait so long for its lock.
+    /// How long to wait for the answer to a request that itself waits for a lock.
     pub(crate) fn patience(&self, deadline: Option<Instant>, wait: Option<Duration>) -> Patience {
         match deadline {
             Some(deadline) => Patience::Until(deadline),
@@ -134,7 +133,7 @@ impl Client {
         &self.inner.transport
     }
 
-    /// Sends a request once. A failure that the server names is an error, too.
+    /// Sends a request once. A failure that the server reports is an error, too.
     pub(crate) async fn send(
         &self,
         mut request: Request<'_>,
@@ -155,7 +154,7 @@ impl Client {
         let response = match until {
             Some(until) => match timeout_at(until, answer).await {
                 Ok(answer) => answer?,
-                Err(_) => return Err(patience.is_over()),
+                Err(_) => return Err(patience.exceeded()),
             },
             None => answer.await?,
         };
@@ -163,16 +162,16 @@ impl Client {
     }
 }
 
-/// How long an answer is waited for.
+/// How long to wait for an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Patience {
     For(Duration),
-    /// The server is told, too.
+    /// Also sent to the server, as the deadline of the call.
     Until(Instant),
 }
 
 impl Patience {
-    fn is_over(self) -> Error {
+    fn exceeded(self) -> Error {
         match self {
             Self::For(time) => Error::Interrupted(format!("no answer within {time:?}").into()),
             Self::Until(_) => Error::DeadlineExceeded(None),
@@ -188,7 +187,7 @@ fn deadline_in(left: Duration) -> Result<ExtensionRequest<'static>, Error> {
     Ok(ExtensionRequest::new(urn).with_options(options))
 }
 
-/// A request of this client's own naming.
+/// A request with a new id.
 pub(crate) fn request_to(function: &str) -> Result<Request<'static>, Error> {
     let id = RequestId::try_from(uuid::Uuid::new_v4().to_string());
     let id = id.map_err(|why| Error::InvalidRequest(why.into()))?;
@@ -200,9 +199,9 @@ pub(crate) fn request_to(function: &str) -> Result<Request<'static>, Error> {
 
 /// Reads the result of a function.
 pub(crate) fn result_of<Out: DeserializeOwned>(response: Response) -> Result<Out, Error> {
-    let result = response.into_result().map_err(|_| {
-        Error::Protocol("an answer of failure where one of success was expected".into())
-    })?;
+    let result = response
+        .into_result()
+        .map_err(|_| Error::Protocol("the answer has errors where a result was expected".into()))?;
     serde_json::from_str(result.get()).map_err(|why| Error::Protocol(why.into()))
 }
 

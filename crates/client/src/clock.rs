@@ -1,13 +1,13 @@
-//! Time that passes also while the machine sleeps.
+//! Deadlines that count the time while the machine sleeps, too, as the lease on the server does. The monotonic clock stops then.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// How long a sleeping machine may stay unnoticed once it is awake: timers do not count the time that it slept.
-const LOOK: Duration = Duration::from_secs(1);
+/// How late a deadline may be noticed after the machine has slept: timers do not count that time.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Two clocks are never read in the same moment. What is below this is no sleep.
+/// Two clocks are never read at the same moment: a difference below this is not sleep.
 const NOISE: Duration = Duration::from_millis(10);
 
 /// A moment by the monotonic clock, and how long the machine had slept by then.
@@ -42,7 +42,7 @@ impl Deadline {
         Self { since, span }
     }
 
-    /// The end by the monotonic clock, nearer by the time that the machine slept.
+    /// The end by the monotonic clock: earlier by the time that the machine has slept.
     pub(crate) fn instant(&self) -> Instant {
         self.instant_after_sleep(self.since.slept_since())
     }
@@ -65,7 +65,7 @@ impl Deadline {
     /// Returns when it has passed.
     pub(crate) async fn passed(&self) {
         while !self.has_passed() {
-            sleep(self.remaining().min(LOOK)).await;
+            sleep(self.remaining().min(CHECK_INTERVAL)).await;
         }
     }
 }
@@ -80,7 +80,7 @@ fn slept() -> Duration {
     read(ClockId::Boottime).saturating_sub(awake)
 }
 
-/// Other systems do not tell, or their monotonic clock goes on.
+/// Other systems do not say, or their monotonic clock counts sleep.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn slept() -> Duration {
     Duration::ZERO
@@ -103,18 +103,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sleep_of_the_machine_brings_it_nearer() {
+    async fn time_that_the_machine_sleeps_counts() {
         let since = Moment::now();
         let deadline = Deadline::after(since, Duration::from_secs(5));
         let at = |slept: u64| deadline.instant_after_sleep(Duration::from_millis(slept));
         assert_eq!(at(0), since.instant + Duration::from_secs(5));
         assert_eq!(at(4000), since.instant + Duration::from_secs(1));
         assert_eq!(at(6000), since.instant);
-        assert_eq!(at(9), at(0), "noise between two clocks is no sleep");
+        assert_eq!(at(9), at(0), "noise between two clocks is not sleep");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_endless_span_is_over_at_once_rather_than_never() {
+    async fn a_span_that_overflows_the_clock_has_passed_at_once() {
         assert!(Deadline::after(Moment::now(), Duration::MAX).has_passed());
     }
 }

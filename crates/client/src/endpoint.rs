@@ -1,4 +1,4 @@
-//! Where the server is, and how it is spoken to.
+//! The address of a server: a URL, whose scheme selects the transport and whose path gets the transport's route.
 
 #[cfg(unix)]
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use url::Url;
 
 use crate::Error;
 
-/// The address of a server, by the way it is reached.
+/// The address of a server, by transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     Http(Url),
@@ -17,12 +17,12 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
-    /// The server's base URL, or that of the very route; or `unix:` and the path of its socket.
+    /// Parses the base URL of a server or the URL of its route, or `unix:` and the path of its socket.
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         if let Some(path) = text.strip_prefix("unix:") {
-            return unix(path).map_err(|why| wrong(text, &why));
+            return unix(path).map_err(|why| invalid(text, &why));
         }
-        let url = Url::parse(text).map_err(|why| wrong(text, &why.to_string()))?;
+        let url = Url::parse(text).map_err(|why| invalid(text, &why.to_string()))?;
         if !url.username().is_empty() || url.password().is_some() {
             // Not repeated, because it may be a secret.
             return Err(Error::Configuration(
@@ -30,15 +30,15 @@ impl Endpoint {
             ));
         }
         if url.query().is_some() || url.fragment().is_some() {
-            return Err(wrong(text, "it must end with its path"));
+            return Err(invalid(text, "it must not have a query or a fragment"));
         }
         if url.host_str().is_none_or(str::is_empty) {
-            return Err(wrong(text, "it has no host"));
+            return Err(invalid(text, "it has no host"));
         }
         match url.scheme() {
             "http" | "https" => Ok(Self::Http(with_route(url, "forrst"))),
             "ws" | "wss" => Ok(Self::WebSocket(with_route(url, "rpc"))),
-            _ => Err(wrong(
+            _ => Err(invalid(
                 text,
                 "it must start with http, https, ws, wss or unix",
             )),
@@ -54,7 +54,7 @@ impl Endpoint {
     }
 }
 
-/// The path is taken as it is: nothing in it is decoded.
+/// The path is not percent-decoded.
 #[cfg(unix)]
 fn unix(path: &str) -> Result<Endpoint, String> {
     const FORM: &str = "write unix:/PATH";
@@ -70,7 +70,7 @@ fn unix(path: &str) -> Result<Endpoint, String> {
     }
     // The system limits the length of such paths.
     let address = std::os::unix::net::SocketAddr::from_pathname(path);
-    address.map_err(|why| format!("this path cannot be a socket's: {why}"))?;
+    address.map_err(|why| format!("this path cannot be that of a socket: {why}"))?;
     Ok(Endpoint::Unix(path.into()))
 }
 
@@ -88,7 +88,7 @@ fn with_route(mut url: Url, route: &str) -> Url {
     url
 }
 
-fn wrong(url: &str, why: &str) -> Error {
+fn invalid(url: &str, why: &str) -> Error {
     Error::Configuration(format!("`{url}` is not the URL of a server: {why}").into())
 }
 
@@ -145,7 +145,7 @@ mod tests {
             ("unix:forrst.sock", "absolute path"),
             ("unix:./forrst.sock", "absolute path"),
             ("unix://run/forrst.sock", "no host"),
-            (&too_long, "cannot be a socket's"),
+            (&too_long, "cannot be that of a socket"),
         ] {
             let error = Endpoint::parse(text).unwrap_err();
             assert!(matches!(error, Error::Configuration(_)), "{text}: {error}");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn texts_that_are_not_urls_of_a_server_are_refused() {
         for text in [
             "",
             "localhost:7420",

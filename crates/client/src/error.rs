@@ -1,4 +1,4 @@
-//! What can go wrong, in kinds that callers tell apart.
+//! The errors of calls and lock operations, one variant for each way of handling them.
 
 use forrst_protocol::ErrorCode;
 
@@ -10,30 +10,30 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a call or a lock operation has no result.
 ///
-/// Where a server answered, its [`Failure`] has every error it named, also by [`Error::failure`].
+/// Where a server answered, [`Error::failure`] has all errors that it reported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else holds the lock, and the request did not want to wait (`LOCK_ACQUISITION_FAILED`).
-    #[error("the lock is held by somebody else: {0}")]
+    /// The lock is held, and the request did not wait for it (`LOCK_ACQUISITION_FAILED`).
+    #[error("the lock is held: {0}")]
     Contended(Failure),
-    /// Somebody else held the lock for as long as the request wanted to wait (`LOCK_TIMEOUT`).
+    /// The lock was held for as long as the request waited for it (`LOCK_TIMEOUT`).
     #[error("the lock was not free in time: {0}")]
     TimedOut(Failure),
-    /// The lease ended before it was released; somebody else may hold the lock.
+    /// The lease ended before it was released; another client may hold the lock.
     #[error("the lease is lost: {0}")]
     Lost(Loss),
     /// The lock belongs to another owner, or to a newer lease of the same one (`LOCK_OWNERSHIP_MISMATCH`).
-    #[error("the lock is somebody else's: {0}")]
+    #[error("the lock is held by another owner or lease: {0}")]
     Mismatch(Failure),
-    /// Nobody holds the lock (`LOCK_NOT_FOUND`).
+    /// The lock is not held (`LOCK_NOT_FOUND`).
     #[error("the lock is not held: {0}")]
     NotHeld(Failure),
-    /// This owner has released the lock before (`LOCK_ALREADY_RELEASED`).
-    #[error("the lock was released before: {0}")]
+    /// The lease was released before, by its owner or by force (`LOCK_ALREADY_RELEASED`).
+    #[error("the lock was already released: {0}")]
     AlreadyReleased(Failure),
     /// The deadline passed, here or on the server (`DEADLINE_EXCEEDED`). The function may have run.
-    #[error("the deadline has passed{}", told(.0.as_ref()))]
+    #[error("the deadline has passed{}", suffix(.0.as_ref()))]
     DeadlineExceeded(Option<Failure>),
     /// The server cannot serve now (`UNAVAILABLE`, maintenance).
     #[error("the server is unavailable: {0}")]
@@ -47,37 +47,37 @@ pub enum Error {
     /// Too many requests (`RATE_LIMITED`).
     #[error("too many requests: {0}")]
     RateLimited(Failure),
-    /// The server wants to know who asks, or does not believe it (`UNAUTHORIZED`).
-    #[error("the server does not accept the API key{}", told(.0.as_ref()))]
+    /// The API key is missing or wrong (`UNAUTHORIZED`).
+    #[error("the server does not accept the API key{}", suffix(.0.as_ref()))]
     Unauthorized(Option<Failure>),
     /// The caller may not do this (`FORBIDDEN`).
-    #[error("not allowed{}", told(.0.as_ref()))]
+    #[error("not allowed{}", suffix(.0.as_ref()))]
     Forbidden(Option<Failure>),
-    /// The request is wrong, and nothing was done: arguments, function, version or extension.
+    /// The request is invalid, and nothing was done: its arguments, function, version or extensions are wrong.
     #[error("the request was rejected: {0}")]
     Rejected(Failure),
     /// The function itself failed: with a code of its own, or unexpectedly (`INTERNAL_ERROR`).
     #[error("the function failed: {0}")]
     Function(Failure),
-    /// The answer is none of the Forrst protocol, or not of the expected type. The request may have been carried out.
+    /// The answer is not a Forrst answer, or not of the expected type. The request may have been carried out.
     #[error("the answer cannot be understood: {0}")]
     Protocol(#[source] Cause),
-    /// The request could not be built, and nothing was sent: a name, a version, or arguments that are no JSON object.
+    /// The request could not be built, and nothing was sent: a name or a version is invalid, or the arguments are not a JSON object.
     #[error("the request cannot be built: {0}")]
     InvalidRequest(#[source] Cause),
-    /// The client cannot be built: its URL, its certificates or its key are wrong.
+    /// The client cannot be built: its URL, its certificates or its key are invalid.
     #[error("the client cannot be set up: {0}")]
     Configuration(#[source] Cause),
 }
 
-fn told(failure: Option<&Failure>) -> String {
+fn suffix(failure: Option<&Failure>) -> String {
     failure
         .map(|failure| format!(": {failure}"))
         .unwrap_or_default()
 }
 
 impl Error {
-    /// What the server said, if it was the server who said it.
+    /// The answer of the server, if the error is one that it reported.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             Self::Contended(failure)
@@ -101,20 +101,20 @@ impl Error {
         }
     }
 
-    /// The code of the first error that the server named.
+    /// The code of the first error that the server reported.
     pub fn code(&self) -> Option<&ErrorCode> {
         self.failure().map(Failure::code)
     }
 
-    /// Whether the function that was called may have begun. If not, the same call may be made again whatever it does.
+    /// Whether the function that was called may have begun. If not, any call may safely be repeated.
     pub fn may_have_run(&self) -> bool {
         match self {
             Self::Contended(failure) | Self::TimedOut(failure) | Self::RateLimited(failure) => {
                 failure.has_acquired_lock() == Some(true)
             }
             Self::Unavailable(failure) if *failure.code() == ErrorCode::Unavailable => {
-                // A function that is ended with its server answers the same. It did not begin where its lock was not acquired, or
-                // where the server did not even read the request.
+                // This is also the answer when a server that shuts down ends the function. The function did not begin if its lock
+                // was not acquired, or if the server did not even read the request.
                 failure.has_acquired_lock() != Some(false) && failure.response().id().is_some()
             }
             Self::Unavailable(_)
@@ -137,7 +137,7 @@ impl Error {
 }
 
 impl From<Failure> for Error {
-    /// By the first of its errors: servers name several only where the request itself is wrong.
+    /// By the first of its errors: servers report several only when the request itself is invalid.
     fn from(failure: Failure) -> Self {
         match failure.code() {
             ErrorCode::LockAcquisitionFailed => Self::Contended(failure),

@@ -1,4 +1,4 @@
-//! What a server says when a request failed.
+//! The answer to a request that failed.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::lock_options;
 
-/// The answer to a request that failed: one error or more, and what the extensions have to say.
+/// The answer to a request that failed: one error or more, and the data of the extensions.
 ///
 /// [`code`](Self::code), [`message`](Self::message), [`pointer`](Self::pointer) and [`details`](Self::details) are those of the
 /// first error; [`errors`](Self::errors) has them all.
@@ -23,7 +23,7 @@ struct Parts {
 }
 
 impl Failure {
-    /// The answer, where it is one of success.
+    /// Returns the answer of a request that succeeded.
     pub(crate) fn check(response: Response) -> Result<Response, Self> {
         match response.result() {
             Ok(_) => Ok(response),
@@ -44,7 +44,7 @@ impl Failure {
         &self.first().message
     }
 
-    /// What in the request is to blame, such as `/call/arguments/amount`.
+    /// Which part of the request is wrong, such as `/call/arguments/amount`.
     pub fn pointer(&self) -> Option<&str> {
         match &self.first().source {
             Some(Source::Pointer(pointer)) => Some(pointer.as_str()),
@@ -52,17 +52,17 @@ impl Failure {
         }
     }
 
-    /// What the code alone does not say.
+    /// Further members of the error, such as the key of a lock.
     pub fn details(&self) -> Option<&Map<String, Value>> {
         self.first().details.as_ref()
     }
 
-    /// Everything that went wrong, never nothing.
+    /// All errors; there is at least one.
     pub fn errors(&self) -> &[ErrorObject] {
         self.0.errors.as_slice()
     }
 
-    /// When the server thinks that another try is worth it: the longest time that any of the errors names.
+    /// How long to wait before a retry: the longest time that any of the errors names.
     pub fn retry_after(&self) -> Option<Duration> {
         let named = self.errors().iter().filter_map(|error| {
             let named = error.details.as_ref()?.get("retry_after")?;
@@ -77,15 +77,17 @@ impl Failure {
         &self.0.response
     }
 
-    /// Whether the lock that the call asked for was acquired; none when it asked for none.
+    /// Whether the lock that the call asked for was acquired; `None` for a call without a lock.
     pub(crate) fn has_acquired_lock(&self) -> Option<bool> {
         #[derive(Deserialize)]
-        struct Data {
+        struct LockData {
             acquired: bool,
         }
 
         let data = self.response().extension(lock_options::URN)?;
-        data.deserialize::<Data>().ok().map(|data| data.acquired)
+        data.deserialize::<LockData>()
+            .ok()
+            .map(|data| data.acquired)
     }
 
     fn first(&self) -> &ErrorObject {

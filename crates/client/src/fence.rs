@@ -1,4 +1,4 @@
-//! The number that tells a newer lease from an older one.
+//! Fencing tokens, which tell a newer lease from an older one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,14 +6,14 @@ use std::str::FromStr;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Serialize, Serializer};
 
-/// A fencing token. It grows with every grant of a lock, so a resource that refuses a smaller one than it has seen is safe from
-/// a holder who does not know yet that its lease is over.
+/// A fencing token. It grows with every grant of a lock, so a resource that refuses a token smaller than the largest it has seen is
+/// safe from a holder that does not know yet that its lease has ended.
 ///
-/// Its text has 15 digits, so that fences sort alike as text and as numbers.
+/// As text it has 15 digits, so that fences sort as text as they sort as numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 
-/// A text that is no [`Fence`].
+/// The text is not a [`Fence`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a fence is 15 decimal digits, found {0:?}")]
 pub struct InvalidFence(String);

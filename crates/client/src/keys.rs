@@ -1,8 +1,8 @@
-//! Which keys a lock is about, and as what kind.
+//! The keys that a lock is requested for, and the kind of lock on each.
 
 use serde::Serialize;
 
-/// One key of a lock on several, with a kind of its own if it needs one.
+/// One key of a lock on several, which may have a kind of its own.
 ///
 /// ```
 /// use forrst_client::{Key, Lock};
@@ -12,19 +12,19 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
     key: String,
-    kind: Kind,
+    kind: RequestedKind,
 }
 
-/// `mode` or `limit`, or neither.
+/// The kind of lock that a request asks for: `mode` or `limit`, or neither.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Kind {
+pub(crate) struct RequestedKind {
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
 }
 
-impl Kind {
+impl RequestedKind {
     pub(crate) const EXCLUSIVE: Self = Self {
         mode: Some("exclusive"),
         limit: None,
@@ -47,32 +47,32 @@ impl Kind {
 }
 
 impl Key {
-    /// A key of the kind of the whole lock.
+    /// A key that is locked as the whole lock is.
     pub fn new(key: impl Into<String>) -> Self {
         Self {
             key: key.into(),
-            kind: Kind::default(),
+            kind: RequestedKind::default(),
         }
     }
 
-    /// Held by this lease alone, whatever the kind of the whole lock.
+    /// Held by this lease alone, whatever the kind of the other keys.
     #[must_use]
     pub fn exclusive(self) -> Self {
-        let kind = Kind::EXCLUSIVE;
+        let kind = RequestedKind::EXCLUSIVE;
         Self { kind, ..self }
     }
 
     /// Held together with other shared leases.
     #[must_use]
     pub fn shared(self) -> Self {
-        let kind = Kind::SHARED;
+        let kind = RequestedKind::SHARED;
         Self { kind, ..self }
     }
 
-    /// Held by at most so many leases at once.
+    /// Held by at most `limit` leases at once.
     #[must_use]
     pub fn limit(self, limit: u32) -> Self {
-        let kind = Kind::limit(limit);
+        let kind = RequestedKind::limit(limit);
         Self { kind, ..self }
     }
 }
@@ -102,7 +102,7 @@ impl Serialize for Key {
         struct Entry<'a> {
             key: &'a str,
             #[serde(flatten)]
-            kind: Kind,
+            kind: RequestedKind,
         }
 
         if self.kind.is_none() {
@@ -113,13 +113,13 @@ impl Serialize for Key {
     }
 }
 
-/// `key` or `keys`, and `mode` or `limit`, as options and arguments have them.
+/// `key` or `keys`, and `mode` or `limit`, as the options of a lock and the arguments of `acquire` have them.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Keys {
     #[serde(flatten)]
     names: Names,
     #[serde(flatten)]
-    pub(crate) kind: Kind,
+    pub(crate) kind: RequestedKind,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -133,18 +133,18 @@ impl Keys {
     pub(crate) fn one(key: String) -> Self {
         Self {
             names: Names::Key(key),
-            kind: Kind::default(),
+            kind: RequestedKind::default(),
         }
     }
 
     pub(crate) fn several<K: Into<Key>>(keys: impl IntoIterator<Item = K>) -> Self {
         Self {
             names: Names::Keys(keys.into_iter().map(Into::into).collect()),
-            kind: Kind::default(),
+            kind: RequestedKind::default(),
         }
     }
 
-    /// Any one of them.
+    /// The first key, which stands for all of them in requests about the lease.
     pub(crate) fn first(&self) -> &str {
         match &self.names {
             Names::Key(key) => key,
@@ -160,15 +160,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_written_as_the_wire_has_them() {
+    fn keys_are_serialised_as_in_the_contract() {
         let one = Keys {
-            kind: Kind::limit(3),
+            kind: RequestedKind::limit(3),
             ..Keys::one("k".to_owned())
         };
         assert_eq!(to_value(one).unwrap(), json!({"key": "k", "limit": 3}));
         let own = ["a".into(), Key::new("b").shared(), Key::new("c").limit(2)];
         let several = Keys {
-            kind: Kind::EXCLUSIVE,
+            kind: RequestedKind::EXCLUSIVE,
             ..Keys::several(own)
         };
         let expected = json!({

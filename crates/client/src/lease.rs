@@ -1,4 +1,5 @@
-//! A lease in the hands of this process.
+//! Leases that this process holds: renewed in the background, and lost at the latest at a local deadline, before the server gives
+//! the lock to another client.
 
 mod notice;
 mod renewal;
@@ -19,34 +20,35 @@ use crate::acquire::Grant;
 use crate::tries::{Repeat, Tries};
 use crate::{Client, Error, Fence, Held, Retry};
 
-/// How long a release in the background is tried at least.
-const LAST_TRY: Duration = Duration::from_secs(2);
+/// How long a release in the background is retried at least.
+const MIN_RELEASE_TIME: Duration = Duration::from_secs(2);
 
 /// A lock that is held here and renews itself.
 ///
-/// Whether it is still held is decided by this machine's monotonic clock alone: a lease ends here no later than on the server,
-/// because its time counts from before the request was sent. An answer that comes later than that changes nothing; lost stays
-/// lost. A process that was stopped for too long finds its lease lost when it goes on, and time that the machine slept counts, too
-/// (on Linux and Android; elsewhere as the system's monotonic clock has it).
+/// This machine's clock alone decides whether it is still held: a lease ends here no later than on the server, because its time
+/// counts from before the request was sent. A later answer changes nothing: a lost lease stays lost. A process that was stopped
+/// for too long finds its lease lost when it continues, and the time that the machine slept counts, too (on Linux and Android;
+/// elsewhere if the system's monotonic clock counts it).
 ///
-/// Renewal begins after a third of the ttl, and is tried again until the lease is over; an answer that it belongs to somebody else
-/// ends it at once.
+/// Renewal begins after a third of the ttl, and is retried until the lease ends. An answer that says that the lease has ended, or
+/// that the lock belongs to another one, ends it at once.
 ///
-/// Dropped, it is released in the background, as far as that is possible; [`release`](Self::release) makes sure.
+/// A lease that is dropped is released in the background, if possible; [`release`](Self::release) waits for it.
 #[derive(Debug)]
 pub struct Lease {
     client: Client,
     held: Held,
     tenure: Arc<Tenure>,
-    /// None until the lease is known to be held.
+    /// `None` until the lease is known to be held.
     renewal: Option<AbortHandle>,
-    /// Where it is released when it is dropped, which may happen outside.
+    /// Where it is released if it is dropped, which may happen outside of a runtime.
     runtime: Handle,
+    /// Whether it still has to be released.
     is_ours: bool,
 }
 
 impl Lease {
-    /// Makes sure that the granted lock is held, and keeps it so.
+    /// Makes sure that the granted lock is still held, and begins to renew it.
     pub(crate) async fn begin(client: Client, grant: Grant, ttl: Duration) -> Result<Self, Error> {
         let Grant { held, since, sent } = grant;
         let term = match held.span_from_request() {
@@ -68,14 +70,14 @@ impl Lease {
             runtime: Handle::current(),
             is_ours: true,
         };
-        lease.prove(&renewal, ttl).await?;
+        lease.ensure_fresh(&renewal, ttl).await?;
         lease.renewal = Some(tokio::spawn(renewal.run()).abort_handle());
         Ok(lease)
     }
 
-    /// A lease that was granted to a repeated request may be an old one; and after a long wait, or where the server does not tell
-    /// what is left of it, it may have begun long ago as far as is known here. A renewal makes it a fresh one.
-    async fn prove(&mut self, renewal: &Renewal, ttl: Duration) -> Result<(), Error> {
+    /// Renews the lease if it is not known that half of it is left: it may have been granted to an earlier try, or during a wait by a
+    /// server that does not say what is left of it.
+    async fn ensure_fresh(&mut self, renewal: &Renewal, ttl: Duration) -> Result<(), Error> {
         if self.remaining() > ttl / 2 {
             return Ok(());
         }
@@ -83,38 +85,38 @@ impl Lease {
         loop {
             let error = match renewal.extend(ttl).await {
                 Ok(term) => {
-                    self.tenure.settle(term);
+                    self.tenure.set_first_term(term);
                     return Ok(());
                 }
                 Err(error) => error,
             };
-            if let Some(loss) = Loss::by(&error) {
+            if let Some(loss) = Loss::from_error(&error) {
                 self.is_ours = false;
                 return Err(Error::Lost(loss));
             }
             if let Err(error) = tries.after(error).await {
-                // What is left of it may do; the renewal goes on trying.
+                // What is left may be enough: the renewal in the background retries.
                 return if self.is_held() { Ok(()) } else { Err(error) };
             }
         }
     }
 
-    /// The name of the lock; of a lock on several keys, the first.
+    /// The full key of the lock; the first, for a lock on several keys.
     pub fn full_key(&self) -> &str {
         self.held.full_key()
     }
 
-    /// The names of all its keys, in the order that they were asked for.
+    /// The full keys of the lock, in the order in which they were requested.
     pub fn full_keys(&self) -> &[String] {
         &self.held.full_keys
     }
 
-    /// The token that proves whose it is.
+    /// The owner token, which releases and extends it.
     pub fn owner(&self) -> &str {
         &self.held.owner
     }
 
-    /// What a protected resource compares. It stays the same over renewals.
+    /// The fencing token, for the resource that the lock protects. Renewals do not change it.
     pub fn fence(&self) -> Fence {
         self.held.fence
     }
@@ -124,14 +126,14 @@ impl Lease {
         self.tenure.term().expires_at
     }
 
-    /// The moment from which on it counts as lost, unless it is renewed before. Work that must not outlive the lease ends by then.
+    /// When it counts as lost, unless it is renewed before. Work that must not outlive the lease has to end by then.
     ///
-    /// Every renewal moves it, so look again when it comes near.
+    /// Every renewal moves this moment, so read it again when it comes near.
     pub fn held_until(&self) -> Instant {
         self.tenure.term().until.instant()
     }
 
-    /// How long it is held for certain.
+    /// How long it is certainly held.
     pub fn remaining(&self) -> Duration {
         self.tenure.term().until.remaining()
     }
@@ -141,37 +143,37 @@ impl Lease {
         self.tenure.loss().is_none()
     }
 
-    /// Returns when it is lost, and says why.
+    /// Waits until it is lost, and returns why.
     pub async fn lost(&self) -> Loss {
         self.tenure.lost().await
     }
 
-    /// What other tasks await to learn of the loss.
+    /// A notice of loss, which other tasks can await.
     pub fn notice(&self) -> LossNotice {
         LossNotice::new(self.tenure.clone())
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     ///
-    /// Tried again as the client's [`Retry`] says, because a release does no harm the second time. Dropped half-way, or failed
-    /// without an answer, it goes on in the background until the lease is over anyway.
+    /// It is retried by the client's [`Retry`], because a release may safely be repeated. If it is dropped before it is done, or
+    /// gets no answer, it goes on in the background until the lease has expired anyway.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when it was lost before: somebody else may have held the lock since.
+    /// [`Error::Lost`] when the lease was lost before: another client may have held the lock since.
     pub async fn release(mut self) -> Result<(), Error> {
         self.stop_renewal();
         if let Some(loss) = self.tenure.loss() {
             return Err(Error::Lost(loss));
         }
-        // A server that is silent for longer need not be asked any more: then the lease is over.
+        // After that the lease has ended, and there is nothing to release.
         let until = Some(self.held_until());
         let mut tries = Tries::start(self.client.retry().clone(), Repeat::Always, until);
         if let Err(error) = release(&self.client, &self.held, &mut tries).await {
-            // What could not expire yet was ended by the release whose answer was lost.
+            // A lease that cannot have expired yet was ended by an earlier try, whose answer was lost.
             let was_done_before = tries.has_lost_answer()
                 && (self.is_held() || matches!(error, Error::AlreadyReleased(_)));
-            match Loss::by(&error) {
+            match Loss::from_error(&error) {
                 None => return Err(error),
                 Some(_) if was_done_before => {}
                 Some(loss) => {
@@ -185,7 +187,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Stops renewing and leaves the lock to its expiry, or to whoever releases it by its owner.
+    /// Stops the renewal without releasing the lock: it ends when it expires, or is released with its owner token.
     pub fn keep(mut self) -> Held {
         self.stop_renewal();
         self.is_ours = false;
@@ -206,7 +208,7 @@ impl Lease {
 async fn release(client: &Client, held: &Held, tries: &mut Tries) -> Result<(), Error> {
     let locks = client.locks();
     locks
-        .release_by(held.full_key(), &held.owner, Some(held.fence), tries)
+        .release_with(held.full_key(), &held.owner, Some(held.fence), tries)
         .await
 }
 
@@ -217,8 +219,8 @@ impl Drop for Lease {
         if !self.is_ours {
             return;
         }
-        // What is over here may last longer on the server, so it is tried once at least.
-        let time = self.remaining().max(LAST_TRY);
+        // A lease that has ended here may last a little longer on the server, so there is at least one try.
+        let time = self.remaining().max(MIN_RELEASE_TIME);
         let until = Instant::now().checked_add(time);
         let mut tries = Tries::start(Retry::in_background(time), Repeat::Always, until);
         let (client, held) = (self.client.clone(), self.held.clone());

@@ -37,22 +37,22 @@
 //! # async fn export(fence: forrst_client::Fence) {}
 //! ```
 //!
-//! # Ways to a server
+//! # Transports
 //!
-//! The URL decides:
+//! The scheme of the URL selects one:
 //!
 //! | URL | connections | |
 //! |---|---|---|
-//! | `http://host:7420`, `https://…` | one for each call under way, kept for the next | passes through proxies that balance load |
+//! | `http://host:7420`, `https://…` | one for each call under way, kept for the next | works through load balancers |
 //! | `ws://host:7420`, `wss://…` | one for all calls | for many small calls |
-//! | `unix:/run/forrst.sock`, `unix:///run/forrst.sock` | one for all calls | fastest; for the user that runs the server (`forrst serve --unix`) |
+//! | `unix:/run/forrst.sock`, `unix:///run/forrst.sock` | one for all calls | the fastest; only for the user that runs the server (`forrst serve --unix`) |
 //!
-//! A connection is opened when it is needed, and again after it broke. A call fails with [`Error::Unreachable`] when it certainly
-//! was not sent, and with [`Error::Interrupted`] when it may have run. On a connection for all calls, a slow one does not hold up
-//! the others, and calls that are ready together are written together.
+//! A connection is opened when it is needed, and opened again after it broke. A call fails with [`Error::Unreachable`] when it was
+//! certainly not sent, and with [`Error::Interrupted`] when it may have run. On a connection for all calls, a slow call does not
+//! delay the others, and calls that are ready together are written together.
 //!
-//! A unix socket has neither TLS nor API keys: only the server's own user and root can connect, and have all rights. A key that is
-//! set is not sent. Servers receive the ids of requests with a number behind them there, such as `id.7`.
+//! A unix socket has neither TLS nor API keys: only the server's own user and root can connect, and they have all rights. An API key
+//! that is set is not sent. There the client appends a number to the ids of requests, such as `id.7`.
 
 mod acquire;
 mod api_key;
@@ -102,5 +102,5 @@ pub use system::{
     Capabilities, ComponentHealth, ExtensionInfo, Health, HealthStatus, ServerLimits,
 };
 
-/// How long a lock is held that names no ttl.
+/// The default ttl of a lock.
 pub const DEFAULT_TTL: std::time::Duration = std::time::Duration::from_secs(30);

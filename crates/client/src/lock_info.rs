@@ -1,4 +1,4 @@
-//! What a server says about locks.
+//! What servers answer about locks: their status, holders and waiters, and pages of the list.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fence;
 
-/// A lock as it was when the server was asked.
+/// The state of a lock when the server answered.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "WireStatus")]
 #[non_exhaustive]
 pub enum LockStatus {
-    /// Some lease holds it.
+    /// At least one lease holds it.
     Held(LockInfo),
-    /// None does.
+    /// No lease holds it.
     Free {
-        /// How many wait for it: it is reserved for the first of them, which still waits for another key.
+        /// How many wait for it. If any do, it is reserved for the first one, which still waits for another key.
         waiters: usize,
     },
 }
@@ -70,11 +70,11 @@ impl TryFrom<WireStatus> for LockStatus {
 #[serde(from = "WireLock")]
 #[non_exhaustive]
 pub struct LockInfo {
-    /// The name of the lock.
+    /// The full key of the lock.
     pub full_key: String,
     /// How it is held.
     pub kind: LockKind,
-    /// The leases, the smallest fence first; of more than 100 only so many.
+    /// The leases, the smallest fence first; 100 at most.
     pub holders: Vec<Holder>,
     /// How many leases there are.
     pub holder_count: usize,
@@ -82,7 +82,7 @@ pub struct LockInfo {
     pub waiters: usize,
 }
 
-/// A server of the bare extension tells of one holder, and does not count.
+/// A server with only the bare extension names one holder, and does not count.
 #[derive(Deserialize)]
 struct WireLock {
     key: String,
@@ -123,11 +123,11 @@ pub enum LockKind {
     Exclusive,
     /// By any number of shared leases.
     Shared,
-    /// By so many leases at most.
+    /// By at most `limit` leases.
     Limit {
-        /// How many.
+        /// How many leases may hold it.
         limit: u32,
-        /// How many more there is room for.
+        /// How many more may hold it now.
         available: u32,
     },
 }
@@ -162,19 +162,19 @@ impl TryFrom<WireKind> for LockKind {
 #[serde(from = "WireHolder")]
 #[non_exhaustive]
 pub struct Holder {
-    /// The token that proves whose it is, or a hash of it that only tells owners apart.
+    /// The owner token; or a hash of it, which only tells owners apart, for callers that may not see it.
     pub owner: String,
-    /// Its fencing token; none where the server has only the bare extension.
+    /// Its fencing token; `None` where the server has only the bare extension.
     pub fence: Option<Fence>,
     /// The caller that took it, where the server knows its callers.
     pub caller: Option<String>,
-    /// What it is for, in its holder's words.
+    /// The note that its holder has given.
     pub note: Option<String>,
     /// When it was taken, by the server's clock.
     pub acquired_at: SystemTime,
     /// When it ends, by the server's clock.
     pub expires_at: SystemTime,
-    /// How long it lasts.
+    /// How much time is left.
     pub ttl_remaining: Duration,
     /// The keys of a lock on several, as far as the caller may see them; empty for a lock on one.
     pub full_keys: Vec<String>,
@@ -224,13 +224,13 @@ impl LockInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// 1 is the next one.
+    /// Its position in the queue; 1 is next.
     pub position: usize,
-    /// Whose lease it would become, or a hash of that.
+    /// The owner token, or a hash of it.
     pub owner: String,
     /// The caller that asked, where the server knows its callers.
     pub caller: Option<String>,
-    /// What it is for, in its owner's words.
+    /// The note that its owner has given.
     pub note: Option<String>,
     /// Since when it waits, by the server's clock.
     #[serde(deserialize_with = "crate::wire_time::deserialize")]
@@ -240,7 +240,7 @@ pub struct Waiter {
     pub until: SystemTime,
 }
 
-/// What an attempt had that was withdrawn.
+/// What a withdrawn attempt had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -249,7 +249,7 @@ pub enum Withdrawn {
     Held,
     /// A position in the queue.
     Waiting,
-    /// Nothing that the server knows of. A call of the attempt that is still on its way comes to nothing.
+    /// Nothing that the server knows of. A request of the attempt that arrives later is refused.
     Unknown,
 }
 
@@ -280,7 +280,7 @@ mod tests {
 
     use super::*;
 
-    /// As the bare extension has it.
+    /// A server with only the bare extension sends no more.
     #[test]
     fn a_status_without_holders_and_counts_is_read() {
         let status = json!({
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lock_without_an_owner_makes_no_sense() {
+    fn a_held_lock_without_an_owner_is_not_read() {
         let status = json!({"key": "lock:k", "locked": true});
         assert!(serde_json::from_value::<LockStatus>(status).is_err());
     }

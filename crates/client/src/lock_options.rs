@@ -1,18 +1,18 @@
-//! The lock that a function runs under.
+//! The lock that a function runs under: the options of the atomicLock extension.
 
 use std::time::Duration;
 
 use forrst_protocol::{ExtensionRequest, RawObject, Urn};
 use serde::Serialize;
 
-use crate::keys::{Keys, Kind};
+use crate::keys::{Keys, RequestedKind};
 use crate::wire_duration::millis;
 use crate::{Error, Key};
 
-/// The extension that locks, by the name that requests and answers use.
+/// The URN of the atomicLock extension in requests and answers.
 pub(crate) const URN: &str = "urn:forrst:ext:atomicLock";
 
-/// The lock that a call asks for: the function runs while it is held, and only then.
+/// The lock that a function runs under. Without the lock, the function does not run.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,12 +33,12 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// The lock of that key among the callers of the same function, for 30 seconds, without waiting.
+    /// The lock that callers of the same function share under this key, for 30 seconds and without waiting.
     pub fn key(key: impl Into<String>) -> Self {
-        Self::of(Keys::one(key.into()))
+        Self::with_keys(Keys::one(key.into()))
     }
 
-    /// A lock on 2 to 16 keys: all of them or none, in one step. They may come in any order, without fear of a deadlock.
+    /// A lock on 2 to 16 keys: all of them or none, in one step. No order of the keys can deadlock.
     ///
     /// ```
     /// use forrst_client::{Key, Lock};
@@ -47,10 +47,10 @@ impl Lock {
     /// let report = Lock::keys([Key::new("report").exclusive(), Key::new("accounts")]).shared();
     /// ```
     pub fn keys<K: Into<Key>>(keys: impl IntoIterator<Item = K>) -> Self {
-        Self::of(Keys::several(keys))
+        Self::with_keys(Keys::several(keys))
     }
 
-    fn of(keys: Keys) -> Self {
+    fn with_keys(keys: Keys) -> Self {
         Self {
             keys,
             ttl: crate::DEFAULT_TTL,
@@ -67,32 +67,32 @@ impl Lock {
     /// have no kind of their own.
     #[must_use]
     pub fn shared(mut self) -> Self {
-        self.keys.kind = Kind::SHARED;
+        self.keys.kind = RequestedKind::SHARED;
         self
     }
 
-    /// Lets at most so many hold the lock at once: a counted semaphore. All of them have to name the same limit.
+    /// Lets at most `limit` leases hold the lock at once: a counted semaphore. All of them have to name the same limit.
     #[must_use]
     pub fn limit(mut self, limit: u32) -> Self {
-        self.keys.kind = Kind::limit(limit);
+        self.keys.kind = RequestedKind::limit(limit);
         self
     }
 
-    /// Who or what holds the lock, for people who look at it. Not a secret.
+    /// Who or what holds the lock, for people who inspect it. Not a place for secrets.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
     }
 
-    /// How long the lock is held at most, unless it is renewed.
+    /// How long the lock is held at most, unless it is renewed; 30 seconds by default.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// How long to wait, in the order of arrival, when somebody else holds it.
+    /// How long to wait in the queue when another client holds the lock. By default, it does not wait.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
@@ -106,14 +106,14 @@ impl Lock {
         self
     }
 
-    /// The token that the lock is released by; random when none is chosen.
+    /// The token that the lock is released with; random by default.
     #[must_use]
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// Holds the lock after the function has ended, until it is released by its owner or expires.
+    /// Keeps the lock after the function has ended, until its owner releases it or it expires.
     #[must_use]
     pub fn keep(mut self) -> Self {
         self.is_kept = true;
@@ -127,12 +127,12 @@ impl Lock {
         self
     }
 
-    pub(crate) fn waits(&self) -> Option<Duration> {
+    pub(crate) fn wait_time(&self) -> Option<Duration> {
         self.wait
     }
 
-    /// The extension to be sent, with what is left of the wait.
-    pub(crate) fn request(
+    /// The extension of the request, with what is left of the wait.
+    pub(crate) fn extension(
         &self,
         wait: Option<Duration>,
     ) -> Result<ExtensionRequest<'static>, Error> {

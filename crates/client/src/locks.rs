@@ -1,4 +1,4 @@
-//! Locks by their full keys, for operators.
+//! Operations on locks by their full keys, for operators and for leases that are not held by this client.
 
 use std::time::Duration;
 
@@ -21,16 +21,16 @@ const WAITERS: &str = "urn:cline:forrst:ext:atomic-lock:fn:waiters";
 const STATUS: &str = "urn:cline:forrst:ext:atomic-lock:fn:status";
 const LIST: &str = "urn:cline:forrst:ext:atomic-lock:fn:list";
 
-/// As many as a page may have.
-const WHOLE_PAGE: usize = 1000;
+/// The most locks that a page may have.
+const MAX_PAGE_SIZE: usize = 1000;
 
-/// What can be done with locks by their full keys (`lock:…`).
+/// Operations on locks by their full keys (`lock:…`).
 #[derive(Debug, Clone)]
 pub struct Locks {
     client: Client,
 }
 
-/// Whose lease is meant, as `release` and `extend` want it.
+/// The arguments of `release` and `extend`, which name one lease.
 #[derive(Debug, Serialize)]
 pub(crate) struct LeaseArguments<'a> {
     pub(crate) key: &'a str,
@@ -46,19 +46,19 @@ impl Locks {
         Self { client }
     }
 
-    /// Whether the lock is held, and by whom.
+    /// Whether the lock is held, and by which leases.
     pub fn status(&self, full_key: &str) -> Query<LockStatus> {
         Query::new(self.client.clone(), STATUS, json!({"key": full_key}))
     }
 
-    /// Releases a lock by its owner's token, and only that lease where its fence is named. Any key of a lock on several will do.
+    /// Releases a lock with its owner token; with a fence, only the lease that has it. Any key of a lock on several will do.
     ///
-    /// Repeated after a lost answer, it counts as done when the server says that it was done before.
+    /// It is retried after a lost answer, and succeeds when the server answers that the lease was already released.
     ///
     /// # Errors
     ///
-    /// [`Error::NotHeld`], [`Error::AlreadyReleased`] and [`Error::Mismatch`] when it is not this owner's, or not any more;
-    /// [`Error::Rejected`] when the owner has several leases on the key, and none is named.
+    /// [`Error::NotHeld`], [`Error::AlreadyReleased`] and [`Error::Mismatch`] when this owner does not hold it, or no longer does;
+    /// [`Error::Rejected`] when the owner has several leases on the key, and no fence is named.
     pub async fn release(
         &self,
         full_key: &str,
@@ -66,14 +66,14 @@ impl Locks {
         fence: Option<Fence>,
     ) -> Result<(), Error> {
         let mut tries = Tries::start(self.client.retry().clone(), Repeat::Always, None);
-        let released = self.release_by(full_key, owner, fence, &mut tries).await;
+        let released = self.release_with(full_key, owner, fence, &mut tries).await;
         match released {
             Err(Error::AlreadyReleased(_)) if tries.has_lost_answer() => Ok(()),
             released => released,
         }
     }
 
-    pub(crate) async fn release_by(
+    pub(crate) async fn release_with(
         &self,
         full_key: &str,
         owner: &str,
@@ -86,13 +86,13 @@ impl Locks {
             fence,
             ttl: None,
         };
-        let released = self.client.ask_by(RELEASE, &arguments, tries).await;
+        let released = self.client.ask_with(RELEASE, &arguments, tries).await;
         released.map(|IgnoredAny| ())
     }
 
-    /// Ends every lease on a key, of any owner, or only that of `fence` where one is named; says how many.
+    /// Ends every lease on a key, of any owner, or only that with `fence`, if one is named. Returns how many it has ended.
     ///
-    /// Not repeated when its answer is lost: without a fence it could hit the next holder.
+    /// It is not retried after a lost answer: without a fence, it could end the lease of the next holder.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl Locks {
     ) -> Result<usize, Error> {
         #[derive(Deserialize)]
         struct Forced {
-            /// A server of the bare extension has one lease on a key, and does not count.
+            /// A server with only the bare extension has one lease on a key, and does not count.
             #[serde(default = "one")]
             leases: usize,
         }
@@ -121,12 +121,12 @@ impl Locks {
         }
         let forced: Forced = self
             .client
-            .ask_by(FORCE_RELEASE, &arguments, &mut tries)
+            .ask_with(FORCE_RELEASE, &arguments, &mut tries)
             .await?;
         Ok(forced.leases)
     }
 
-    /// Takes an attempt back whose outcome is not known, whatever that was. See [`Acquire::attempt`](crate::Acquire::attempt).
+    /// Withdraws an attempt whose outcome is not known, whatever it was. See [`Acquire::attempt`](crate::Acquire::attempt).
     pub async fn withdraw(
         &self,
         full_key: &str,
@@ -134,10 +134,11 @@ impl Locks {
         attempt: &str,
     ) -> Result<Withdrawn, Error> {
         let mut tries = Tries::start(self.client.retry().clone(), Repeat::Always, None);
-        self.withdraw_by(full_key, owner, attempt, &mut tries).await
+        self.withdraw_with(full_key, owner, attempt, &mut tries)
+            .await
     }
 
-    pub(crate) async fn withdraw_by(
+    pub(crate) async fn withdraw_with(
         &self,
         full_key: &str,
         owner: &str,
@@ -145,16 +146,16 @@ impl Locks {
         tries: &mut Tries,
     ) -> Result<Withdrawn, Error> {
         #[derive(Deserialize)]
-        struct Taken {
+        struct Answer {
             was: Withdrawn,
         }
 
         let arguments = json!({"key": full_key, "owner": owner, "attempt": attempt});
-        let withdrawn: Taken = self.client.ask_by(WITHDRAW, &arguments, tries).await?;
-        Ok(withdrawn.was)
+        let answer: Answer = self.client.ask_with(WITHDRAW, &arguments, tries).await?;
+        Ok(answer.was)
     }
 
-    /// Who waits for a lock, the next one first; at most `limit` of them (100 when none, 1000 at most).
+    /// The callers that wait for a lock, the next one first; at most `limit` of them (100 by default, 1000 at most).
     pub fn waiters(&self, full_key: &str, limit: Option<usize>) -> Query<Vec<Waiter>> {
         #[derive(Deserialize)]
         struct Queue {
@@ -169,7 +170,7 @@ impl Locks {
             .read_by(|json| Ok(Queue::deserialize(json)?.waiters))
     }
 
-    /// Lets a lock end `ttl` from now.
+    /// Extends a lease: it ends `ttl` from now, which may also be earlier.
     ///
     /// # Errors
     ///
@@ -188,8 +189,8 @@ impl Locks {
         Query::new(self.client.clone(), EXTEND, arguments)
     }
 
-    /// Some of the locks that are held: those whose full key starts with `prefix`, at most `limit` (100 when none, 1000 at
-    /// most), from where `cursor` of the last page says.
+    /// A page of the held locks whose full key starts with `prefix`: at most `limit` of them (100 by default, 1000 at most), from
+    /// the `cursor` of the page before.
     pub fn list(&self, prefix: &str, limit: Option<usize>, cursor: Option<&str>) -> Query<Page> {
         let mut arguments = json!({"prefix": prefix});
         if let Some(limit) = limit {
@@ -201,9 +202,9 @@ impl Locks {
         Query::new(self.client.clone(), LIST, arguments)
     }
 
-    /// All locks that are held and whose full key starts with `prefix`, page after page.
+    /// All held locks whose full key starts with `prefix`, page after page.
     ///
-    /// Each page is a look of its own: what is acquired or released in between may be missed.
+    /// This is not a snapshot: locks that are acquired or released between two pages may be missed.
     pub fn list_all(
         &self,
         prefix: &str,
@@ -215,7 +216,7 @@ impl Locks {
             async move {
                 let Some(cursor) = next else { return Ok(None) };
                 let page = locks
-                    .list(&prefix, Some(WHOLE_PAGE), cursor.as_deref())
+                    .list(&prefix, Some(MAX_PAGE_SIZE), cursor.as_deref())
                     .await?;
                 let next = page.cursor.map(Some);
                 Ok::<_, Error>(Some((page.locks, next)))

@@ -1,14 +1,14 @@
-//! How often and how long a request is tried.
+//! The policy of retries: how many, how long, and with which pauses.
 
 use std::time::Duration;
 
-/// How often and how long a request is tried, and the pauses in between.
+/// How often and for how long a request is tried, with exponential backoff and jitter.
 ///
-/// The pause before the second try is half of [`first_pause`](Self::first_pause) to all of it at random, twice that before the
-/// next, and so on up to [`longest_pause`](Self::longest_pause): those who failed together do not come back together. A server
-/// that names a time (`retry_after`) is not asked again earlier.
+/// The pause before the second try is [`first_pause`](Self::first_pause), twice that before the next, and so on up to
+/// [`longest_pause`](Self::longest_pause); half of each is random, so that clients that fail together do not retry together. If the
+/// server names a time (`retry_after`), the pause is at least that long.
 ///
-/// Only what certainly was not carried out is tried again, and what does no harm the second time. See
+/// A request is retried only if it was certainly not carried out, or may safely be carried out twice. See
 /// [`Call::idempotent`](crate::Call::idempotent).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retry {
@@ -38,46 +38,46 @@ impl Retry {
         Self::default().attempts(1)
     }
 
-    /// How many tries there are at most, the first one counted; never less than one.
+    /// The maximum number of tries, including the first; at least one.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);
         self
     }
 
-    /// The pause before the second try at most.
+    /// The longest pause before the second try.
     #[must_use]
     pub fn first_pause(mut self, pause: Duration) -> Self {
         self.first_pause = pause;
         self
     }
 
-    /// The pause before any try at most, unless the server names a longer one.
+    /// The longest pause before any try, unless the server names a longer one.
     #[must_use]
     pub fn longest_pause(mut self, pause: Duration) -> Self {
         self.longest_pause = pause;
         self
     }
 
-    /// The time from the first try after which none begins any more.
+    /// How long after the first try another one may begin.
     #[must_use]
     pub fn within(mut self, time: Duration) -> Self {
         self.within = time;
         self
     }
 
-    /// Tries again also when somebody else holds the lock.
+    /// Also retries when another client holds the lock, which is not the default.
     ///
-    /// Not so by default. Waiting in the server's queue ([`Acquire::wait`](crate::Acquire::wait), [`Lock::wait`](crate::Lock::wait))
-    /// is fair and faster; and who does not wait often means it: a job that runs on one of many machines would run a
-    /// second time where the first run took less time than a pause.
+    /// Waiting in the server's queue ([`Acquire::wait`](crate::Acquire::wait), [`Lock::wait`](crate::Lock::wait)) is fair and faster. And
+    /// where a job is to run on one of many machines, the others must not retry: they would run it again after a run that took less
+    /// time than a pause.
     #[must_use]
     pub fn on_contention(mut self) -> Self {
         self.is_for_contention = true;
         self
     }
 
-    /// For what nobody waits for, as long as it is of use.
+    /// For background work, for as long as it is of use.
     pub(crate) fn in_background(time: Duration) -> Self {
         Self::default()
             .attempts(u32::MAX)
@@ -86,7 +86,7 @@ impl Retry {
             .within(time)
     }
 
-    /// The pause after so many failed tries: half of it is certain, the other half random.
+    /// The pause after `failed` tries: half of it is fixed, the other half random.
     pub(crate) fn backoff(&self, failed: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(failed.saturating_sub(1));
         let full = self
@@ -120,7 +120,7 @@ mod tests {
             let (least, most) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
             assert!(*least >= full / 2, "{failed}: {least:?}");
             assert!(*most <= full, "{failed}: {most:?}");
-            // A thousand draws that leave out a tenth on either side are no accident.
+            // A thousand draws reach the outer tenth on either side.
             assert!(*least < full.mul_f64(0.55), "{failed}: {least:?}");
             assert!(*most > full.mul_f64(0.95), "{failed}: {most:?}");
         }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_pauses_do_not_overflow() {
+    fn the_longest_pauses_do_not_overflow() {
         let retry = Retry::default()
             .first_pause(Duration::MAX)
             .longest_pause(Duration::MAX);

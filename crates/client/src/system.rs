@@ -1,4 +1,4 @@
-//! What a server says about itself.
+//! The system functions about the server itself, and how system functions are called.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -15,19 +15,19 @@ use crate::tries::{Repeat, Tries};
 use crate::{Client, Error};
 
 impl Client {
-    /// Asks whether the server is there, and says how long the answer took, other tries included.
+    /// Checks that the server answers, and returns how long that took, retries included.
     pub async fn ping(&self) -> Result<Duration, Error> {
         let sent = Instant::now();
         let _: IgnoredAny = self.ask("urn:cline:forrst:fn:ping", &json!({})).await?;
         Ok(sent.elapsed())
     }
 
-    /// How the server and its store are doing.
+    /// The health of the server and its store.
     pub async fn health(&self) -> Result<Health, Error> {
         self.ask("urn:cline:forrst:fn:health", &json!({})).await
     }
 
-    /// What the server speaks, runs and allows.
+    /// The server's protocol versions, functions, extensions and limits.
     pub async fn capabilities(&self) -> Result<Capabilities, Error> {
         self.ask("urn:cline:forrst:fn:capabilities", &json!({}))
             .await
@@ -48,18 +48,18 @@ impl Client {
         self.ask("urn:cline:forrst:fn:describe", &arguments).await
     }
 
-    /// Calls a system function that does no harm the second time.
+    /// Calls a system function that may safely be called twice.
     pub(crate) async fn ask<Out: DeserializeOwned>(
         &self,
         function: &str,
         arguments: &impl Serialize,
     ) -> Result<Out, Error> {
         let mut tries = Tries::start(self.retry().clone(), Repeat::Always, None);
-        self.ask_by(function, arguments, &mut tries).await
+        self.ask_with(function, arguments, &mut tries).await
     }
 
-    /// Calls a system function as often as `tries` allows.
-    pub(crate) async fn ask_by<Out: DeserializeOwned>(
+    /// Calls a system function, and retries as `tries` allows.
+    pub(crate) async fn ask_with<Out: DeserializeOwned>(
         &self,
         function: &str,
         arguments: &impl Serialize,
@@ -91,7 +91,7 @@ impl Client {
     }
 }
 
-/// How a server and what it needs are doing.
+/// The health of a server and of what it depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct Health {
@@ -100,33 +100,33 @@ pub struct Health {
     /// `self` and `store`.
     #[serde(default)]
     pub components: BTreeMap<String, ComponentHealth>,
-    /// When it looked, by the server's clock.
+    /// When it was checked, by the server's clock.
     #[serde(deserialize_with = "crate::wire_time::deserialize")]
     pub timestamp: SystemTime,
     /// The server's version.
     pub version: String,
 }
 
-/// How well something is.
+/// How healthy a server or a component is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HealthStatus {
-    /// All is well.
+    /// Nothing is wrong.
     Healthy,
-    /// It serves, and something is wrong.
+    /// It serves, but something is wrong.
     Degraded,
     /// It cannot serve.
     Unhealthy,
 }
 
-/// How one component is doing.
+/// The health of one component.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct ComponentHealth {
-    /// How well it is.
+    /// How healthy it is.
     pub status: HealthStatus,
-    /// In words.
+    /// What is wrong, for people.
     #[serde(default)]
     pub message: Option<String>,
     /// How long it took to answer.
@@ -134,39 +134,39 @@ pub struct ComponentHealth {
     pub latency: Option<forrst_protocol::Duration>,
 }
 
-/// What a server speaks, runs and allows.
+/// The protocol versions, functions, extensions and limits of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// What it calls itself.
+    /// The name of the service.
     pub service: String,
-    /// The versions of the protocol that it speaks.
+    /// The protocol versions that it supports.
     pub protocol_versions: Vec<String>,
-    /// The names of its functions, those of the system included.
+    /// The names of its functions, including the system functions.
     pub functions: Vec<String>,
-    /// The extensions that it knows.
+    /// The extensions that it supports.
     pub extensions: Vec<ExtensionInfo>,
-    /// What it allows at most.
+    /// Its limits.
     pub limits: ServerLimits,
 }
 
-/// An extension that a server knows.
+/// An extension that a server supports.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct ExtensionInfo {
-    /// Its name.
+    /// Its URN.
     pub urn: String,
     /// Its version.
     pub version: String,
 }
 
-/// What a server allows at most.
+/// The limits of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct ServerLimits {
     /// The largest request, in bytes.
     pub max_body_bytes: u64,
-    /// How deep a request may be nested.
+    /// How deeply a request may be nested.
     pub max_nesting: u64,
     /// The longest ttl of a lock.
     pub max_lock_ttl: forrst_protocol::Duration,

@@ -1,4 +1,4 @@
-//! Whom to trust.
+//! The TLS configuration: which certificates of servers are trusted.
 
 use std::sync::Arc;
 
@@ -10,28 +10,28 @@ use rustls_platform_verifier::Verifier;
 
 use crate::Error;
 
-/// Whom a client believes that it is the server.
+/// Which certificate authorities a client trusts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Trust<'a> {
-    /// Whom the system trusts.
+    /// Those of the system.
     System,
-    /// Who is signed for by a certificate of this PEM text.
+    /// The certificates in this PEM text.
     Only(&'a [u8]),
-    /// Nobody, for connections that are not encrypted: a machine without any certificates can make those, too.
-    Nobody,
+    /// None, for connections that are not encrypted: so the certificates of the system are not needed.
+    None,
 }
 
-/// The provider is named here and not installed for the whole process: an application may have another one.
+/// The crypto provider is named here and not installed for the whole process: an application may use another one.
 pub(crate) fn config(trust: Trust<'_>) -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(wrong)?;
+        .map_err(invalid)?;
     let config = match trust {
         Trust::Only(pem) => builder.with_root_certificates(roots(pem)?),
-        Trust::Nobody => builder.with_root_certificates(RootCertStore::empty()),
+        Trust::None => builder.with_root_certificates(RootCertStore::empty()),
         Trust::System => {
-            let verifier = Verifier::new(provider).map_err(wrong)?;
+            let verifier = Verifier::new(provider).map_err(invalid)?;
             let builder = builder.dangerous();
             builder.with_custom_certificate_verifier(Arc::new(verifier))
         }
@@ -43,10 +43,12 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         let certificate = certificate.map_err(|why| Error::Configuration(unreadable(&why)))?;
-        roots.add(certificate).map_err(wrong)?;
+        roots.add(certificate).map_err(invalid)?;
     }
     if roots.is_empty() {
-        return Err(Error::Configuration(unreadable(&"there is none in it")));
+        return Err(Error::Configuration(unreadable(
+            &"the text has no certificate",
+        )));
     }
     Ok(roots)
 }
@@ -55,7 +57,7 @@ fn unreadable(why: &impl ToString) -> crate::Cause {
     format!("the CA certificate cannot be read: {}", why.to_string()).into()
 }
 
-fn wrong(why: rustls::Error) -> Error {
+fn invalid(why: rustls::Error) -> Error {
     Error::Configuration(why.into())
 }
 

@@ -1,4 +1,7 @@
-//! How requests reach a server.
+//! The transports: HTTP, WebSocket and unix socket.
+//!
+//! HTTP has a connection for each request under way; the other two multiplex all requests over one connection, which differs only
+//! in its [`wire`] format.
 
 mod connection;
 mod http;
@@ -26,17 +29,17 @@ use crate::endpoint::Endpoint;
 /// No answer is larger than this, whatever a server says.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
-/// What all connections have in common.
-pub(crate) struct Access {
+/// What every transport needs to connect.
+pub(crate) struct ConnectOptions {
     pub(crate) authorization: Option<HeaderValue>,
     pub(crate) tls: ClientConfig,
     pub(crate) connect_timeout: Duration,
 }
 
-/// One way to a server.
+/// The transport to one server.
 ///
-/// What it cannot deliver is [`Error::Unreachable`] when nothing was sent, and [`Error::Interrupted`] when the request may have
-/// arrived: all that is decided about repeating hangs on that difference.
+/// It fails with [`Error::Unreachable`] when nothing was sent, and with [`Error::Interrupted`] when the request may have arrived:
+/// retries depend on that difference.
 #[derive(Debug)]
 pub(crate) enum Transport {
     Http(Box<Http>),
@@ -46,12 +49,12 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    pub(crate) fn new(endpoint: Endpoint, access: Access) -> Result<Self, Error> {
-        let connect_timeout = access.connect_timeout;
+    pub(crate) fn new(endpoint: Endpoint, options: ConnectOptions) -> Result<Self, Error> {
+        let connect_timeout = options.connect_timeout;
         Ok(match endpoint {
-            Endpoint::Http(url) => Self::Http(Box::new(Http::new(&url, access)?)),
+            Endpoint::Http(url) => Self::Http(Box::new(Http::new(&url, options)?)),
             Endpoint::WebSocket(url) => {
-                let wire = WebSocket::new(url, access);
+                let wire = WebSocket::new(url, options);
                 Self::WebSocket(Multiplexed::new(wire, connect_timeout))
             }
             #[cfg(unix)]
@@ -61,9 +64,9 @@ impl Transport {
         })
     }
 
-    /// Sends the request and gives its answer, which may be one of failure.
+    /// Sends the request and returns its answer, which may be a failure.
     pub(crate) async fn send(&self, request: Request<'_>) -> Result<Response, Error> {
-        let asked = request.id.clone();
+        let request_id = request.id.clone();
         let response = match self {
             Self::Http(http) => http.send(&request).await?,
             Self::WebSocket(websocket) => websocket.send(request).await?,
@@ -71,14 +74,14 @@ impl Transport {
             Self::Unix(unix) => unix.send(request).await?,
         };
         match response.id() {
-            Some(id) if *id != asked => Err(Error::Protocol(
-                format!("it answers the request `{id}`, which is not this one").into(),
+            Some(id) if *id != request_id => Err(Error::Protocol(
+                format!("the answer is for another request, `{id}`").into(),
             )),
             _ => Ok(response),
         }
     }
 
-    /// Does not use the connection for anything new that has not answered in time. Over HTTP a request that is given up ends
+    /// Uses another connection for new requests, after one was not answered in time. Over HTTP, a request that is given up closes
     /// its connection anyway.
     pub(crate) fn distrust_connection(&self) {
         match self {
@@ -90,16 +93,16 @@ impl Transport {
     }
 }
 
-/// What an HTTP status says where no Forrst answer came with it: somebody between here and the server speaks.
-fn refused(status: StatusCode, why: &str) -> Error {
-    let said = format!("HTTP status {status} without a Forrst answer: {why}");
+/// The error for an HTTP answer without a Forrst answer in it, which a proxy or gateway may have sent.
+fn not_forrst(status: StatusCode, why: &str) -> Error {
+    let message = format!("HTTP status {status} without a Forrst answer: {why}");
     match status {
         StatusCode::UNAUTHORIZED => Error::Unauthorized(None),
         StatusCode::FORBIDDEN => Error::Forbidden(None),
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
-        | StatusCode::GATEWAY_TIMEOUT => Error::Interrupted(said.into()),
-        _ => Error::Protocol(said.into()),
+        | StatusCode::GATEWAY_TIMEOUT => Error::Interrupted(message.into()),
+        _ => Error::Protocol(message.into()),
     }
 }

@@ -1,4 +1,4 @@
-//! Whether, and when, a request is sent again.
+//! The tries of one request: whether and when it is sent again.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use tokio::time::{Instant, sleep};
 use crate::client::Patience;
 use crate::{Error, Failure, Retry};
 
-/// What a second run of the same request would do.
+/// Whether a request may be carried out twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// Harm, perhaps: only what certainly was not carried out is sent again.
+    /// No: it is only sent again if it was certainly not carried out.
     IfNotRun,
-    /// Nothing that the first did not do.
+    /// Yes: a second run changes nothing.
     Always,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Tries {
     deadline: Option<Instant>,
     started: Instant,
     failed: u32,
-    /// Whether a try before this one may have been carried out, and nobody knows.
+    /// Whether an earlier try may have been carried out without an answer.
     has_lost_answer: bool,
 }
 
@@ -44,7 +44,7 @@ impl Tries {
         self.has_lost_answer
     }
 
-    /// How long the next answer may take: as long as others, and not beyond the deadline.
+    /// How long the next answer may take: `usual`, but not beyond the deadline.
     pub(crate) fn patience(&self, usual: Duration) -> Patience {
         let left = self
             .deadline
@@ -52,7 +52,7 @@ impl Tries {
         Patience::For(left.map_or(usual, |left| left.min(usual)))
     }
 
-    /// Sleeps until the next try, or gives the error back when there is none.
+    /// Sleeps until the next try, or returns the error if there is none.
     pub(crate) async fn after(&mut self, error: Error) -> Result<(), Error> {
         self.failed += 1;
         let Some(pause) = self.pause(&error) else {

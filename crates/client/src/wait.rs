@@ -1,4 +1,4 @@
-//! The wait for a lock, over several tries.
+//! The time that a request may wait for its lock, counted over several tries.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use tokio::time::Instant;
 
 use crate::Error;
 
-/// What a request wants to wait for its lock. A try that follows a broken one has only what is left of it.
+/// How long a request waits for its lock. A retry after a broken try has only what is left.
 #[derive(Debug)]
 pub(crate) struct Wait {
     whole: Option<Duration>,
-    /// When it was first asked for, with all of it.
+    /// When the wait began, with the first try.
     since: Option<Instant>,
 }
 
@@ -27,7 +27,7 @@ impl Wait {
         Some(self.whole?.saturating_sub(since.elapsed()))
     }
 
-    /// Who was refused the lock, and is to ask for it again all the same, waits anew.
+    /// For a retry after the lock was refused: it waits for the whole time again.
     pub(crate) fn restart(&mut self) {
         self.since = None;
     }
@@ -43,13 +43,13 @@ mod tests {
     use tokio::time::advance;
 
     #[test]
-    fn the_first_try_has_all_of_it() {
+    fn the_first_try_waits_for_the_whole_time() {
         let whole = Some(Duration::from_secs(5));
         assert_eq!(Wait::start(whole).left(), whole);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn time_that_has_passed_is_not_waited_again() {
+    async fn a_retry_waits_only_for_what_is_left() {
         let mut wait = Wait::start(Some(Duration::from_secs(5)));
         wait.left();
         advance(Duration::from_secs(2)).await;

@@ -1,9 +1,9 @@
-//! Durations as they stand on the wire.
+//! Durations as requests have them.
 
 use std::time::Duration;
 
-/// The time in the longest unit that has no remainder. What is below a millisecond is dropped, but never all of it: servers refuse
-/// a duration of nothing.
+/// The duration in the longest unit that divides it. Fractions of a millisecond are dropped, but at least one millisecond is left,
+/// because servers refuse a duration of zero.
 pub(crate) fn millis(time: Duration) -> forrst_protocol::Duration {
     forrst_protocol::Duration::from_std(time.max(Duration::from_millis(1)))
 }

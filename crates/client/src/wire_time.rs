@@ -1,4 +1,4 @@
-//! Timestamps as they stand on the wire, for serde's `with`.
+//! Timestamps as answers have them, for serde's `deserialize_with`.
 
 use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! What happens to an acquisition that nobody waits for any more.
+//! Withdraws an acquisition in the background when its caller has stopped waiting for it.
 
 use std::time::Duration;
 
@@ -11,17 +11,16 @@ use crate::tries::{Repeat, Tries};
 use crate::wire_duration::millis;
 use crate::{Client, Error, Held, Retry};
 
-/// A grant that is taken back has this long to be so, even when its answer is lost.
-const SHORT: Duration = Duration::from_secs(2);
+/// The ttl of an acquisition that is repeated only to be released: it expires soon even if that fails.
+const BRIEF: Duration = Duration::from_secs(2);
 
-/// Takes an acquisition back when it is dropped: out of the queue, or out of a grant that nobody learns of.
+/// Withdraws an acquisition when it is dropped: the call leaves the queue, or the lock that it was granted is released.
 ///
-/// Disconnecting would do over HTTP most of the time, but not when the grant was on its way, and not over a WebSocket or a unix
-/// socket that others use.
+/// Disconnecting is not enough: the grant may be on its way, and a WebSocket or a unix socket stays open for other calls.
 pub(super) struct Withdrawal {
     client: Client,
     arguments: Arguments,
-    /// Whether nobody else can have this owner.
+    /// Whether the owner token was made up here, so that no other lease has it.
     is_owner_unique: bool,
     is_armed: bool,
 }
@@ -68,45 +67,47 @@ async fn withdraw(
     arguments: Arguments,
     is_owner_unique: bool,
 ) -> Result<(), Error> {
-    let ttl = arguments.ttl.to_std().unwrap_or(SHORT);
-    // Until the lease would be over anyway.
+    let ttl = arguments.ttl.to_std().unwrap_or(BRIEF);
+    // By then the lease has expired anyway.
     let until = Instant::now().checked_add(ttl);
     let mut tries = Tries::start(Retry::in_background(ttl), Repeat::Always, until);
     let (key, owner, attempt) = (arguments.full_key(), &arguments.owner, &arguments.attempt);
     let locks = client.locks();
-    match locks.withdraw_by(&key, owner, attempt, &mut tries).await {
-        Err(Error::Rejected(_)) => ask_again(client, arguments, is_owner_unique, until).await,
+    match locks.withdraw_with(&key, owner, attempt, &mut tries).await {
+        Err(Error::Rejected(_)) => {
+            repeat_and_release(client, arguments, is_owner_unique, until).await
+        }
         withdrawn => withdrawn.map(drop),
     }
 }
 
-/// For a store that cannot withdraw: the same attempt is made again with hardly any time to wait. It takes the position of the
-/// first in the queue, and leaves it; or it gets the lease of the first, and releases it.
-async fn ask_again(
+/// For a store that cannot withdraw: repeats the attempt with hardly any time to wait. It takes over the queue position of the
+/// first request, and leaves it; or it gets the lease of the first request, and releases it.
+async fn repeat_and_release(
     client: Client,
     mut arguments: Arguments,
     is_owner_unique: bool,
     until: Option<Instant>,
 ) -> Result<(), Error> {
     let locks = client.locks();
-    let ttl = arguments.ttl.to_std().unwrap_or(SHORT);
+    let ttl = arguments.ttl.to_std().unwrap_or(BRIEF);
     let mut releases = Tries::start(Retry::in_background(ttl), Repeat::Always, until);
     arguments.block = Some(millis(Duration::ZERO));
-    arguments.ttl = millis(ttl.min(SHORT));
+    arguments.ttl = millis(ttl.min(BRIEF));
     let mut tries = Tries::start(client.retry().clone(), Repeat::Always, until);
     loop {
-        let asked = client.ask_once::<Held>(ACQUIRE, &arguments, tries.patience(SHORT));
-        match asked.await {
+        let answer = client.ask_once::<Held>(ACQUIRE, &arguments, tries.patience(BRIEF));
+        match answer.await {
             Ok(held) => {
                 let (full_key, fence) = (held.full_key(), Some(held.fence));
-                let release = locks.release_by(full_key, &held.owner, fence, &mut releases);
+                let release = locks.release_with(full_key, &held.owner, fence, &mut releases);
                 return release.await;
             }
             Err(Error::Contended(_) | Error::TimedOut(_)) => return Ok(()),
-            // Asked again and again, it could be granted again and again. Its owner is enough to release it.
+            // Another request could be granted once more. The owner is enough to release the lock.
             Err(_) if is_owner_unique => {
                 let full_key = arguments.full_key();
-                let release = locks.release_by(&full_key, &arguments.owner, None, &mut releases);
+                let release = locks.release_with(&full_key, &arguments.owner, None, &mut releases);
                 return release.await;
             }
             Err(error) => tries.after(error).await?,

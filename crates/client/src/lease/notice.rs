@@ -1,4 +1,4 @@
-//! Telling others of the loss.
+//! The notice of loss, which tasks other than the lease's own can await.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,7 @@ use tokio::time::Instant;
 use super::Loss;
 use super::tenure::Tenure;
 
-/// Tells of the loss of a [`Lease`](crate::Lease), also in other tasks. After the lease was released, kept or dropped it does not
-/// fire any more.
+/// Notifies a task of the loss of a [`Lease`](crate::Lease). It no longer fires once the lease was released, kept or dropped.
 #[derive(Debug, Clone)]
 pub struct LossNotice(Arc<Tenure>);
 
@@ -18,22 +17,22 @@ impl LossNotice {
         Self(tenure)
     }
 
-    /// Returns when the lease is lost, and says why.
+    /// Waits until the lease is lost, and returns why.
     pub async fn lost(&self) -> Loss {
         self.0.lost().await
     }
 
-    /// Whether it is lost by now.
+    /// Whether it is lost.
     pub fn is_lost(&self) -> bool {
         self.0.loss().is_some()
     }
 
-    /// The moment from which on it counts as lost, unless it is renewed before.
+    /// When it counts as lost, unless it is renewed before.
     pub fn held_until(&self) -> Instant {
         self.0.term().until.instant()
     }
 
-    /// How long it is held for certain.
+    /// How long it is certainly held.
     pub fn remaining(&self) -> Duration {
         self.0.term().until.remaining()
     }

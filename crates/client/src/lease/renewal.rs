@@ -1,4 +1,4 @@
-//! Keeps one lease alive.
+//! The task that renews one lease until it is lost or the task is aborted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::locks::{EXTEND, LeaseArguments};
 use crate::wire_duration::millis;
 use crate::{Client, Error, Held};
 
-/// A renewal that failed is tried again after this long at most, however long the ttl is.
+/// The longest pause before a failed renewal is retried, however long the ttl is.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Renewal {
@@ -35,16 +35,16 @@ impl Renewal {
     async fn until_lost(&self) -> Loss {
         loop {
             sleep_until(self.tenure.term().proven.instant + self.ttl / 3).await;
-            // Often enough that there are several tries left after one that is never answered.
+            // Short enough that several tries are left after one that is never answered.
             while let Err(error) = self.renew(self.ttl / 6).await {
-                if let Some(loss) = Loss::by(&error) {
+                if let Some(loss) = Loss::from_error(&error) {
                     self.tenure.lose(loss);
                 }
-                self.tenure.note_trouble(&error);
+                self.tenure.note_error(&error);
                 if let Some(loss) = self.tenure.loss() {
                     return loss;
                 }
-                tracing::debug!(%error, "a lease was not renewed: trying again");
+                tracing::debug!(%error, "a lease was not renewed; trying again");
                 let pause = (self.ttl / 24).min(LONGEST_PAUSE);
                 sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0)).await;
             }
@@ -56,11 +56,11 @@ impl Renewal {
 
     async fn renew(&self, patience: Duration) -> Result<(), Error> {
         let term = self.extend(patience).await?;
-        self.tenure.prolong(term);
+        self.tenure.extend(term);
         Ok(())
     }
 
-    /// Asks once, and says what the answer proves.
+    /// Sends one request to extend the lease, and returns the term that its answer proves.
     pub(super) async fn extend(&self, patience: Duration) -> Result<Term, Error> {
         let arguments = LeaseArguments {
             key: self.held.full_key(),

@@ -1,4 +1,4 @@
-//! Until when a lease is held, and how that ended.
+//! The state of one lease: until when it is held here, and whether it was lost or given back.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,17 +11,17 @@ use crate::clock::{Deadline, Moment};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
-    /// It could not be renewed in time; what the last try said, if there was one.
+    /// It could not be renewed in time, with the error of the last try, if there was one.
     #[error("it could not be renewed in time{}", .0.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
     Expired(Option<String>),
-    /// The server says that it is not this owner's any more: released by somebody, or expired there.
+    /// The server answered that the lease has ended: it was released, or has expired there.
     #[error("{0}")]
     Refused(String),
 }
 
 impl Loss {
-    /// What an answer about a lease says that leaves no doubt; none for any other error.
-    pub(super) fn by(error: &Error) -> Option<Self> {
+    /// The loss that an answer of the server proves; `None` for any other error.
+    pub(super) fn from_error(error: &Error) -> Option<Self> {
         match error {
             Error::NotHeld(failure)
             | Error::Mismatch(failure)
@@ -31,17 +31,17 @@ impl Loss {
     }
 }
 
-/// For how long a lease is held for certain.
+/// For how long a lease is certainly held.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Term {
-    /// Before the request was sent that it is known by.
+    /// Just before the request was sent whose answer proves it.
     pub(super) proven: Moment,
     pub(super) until: Deadline,
     pub(super) expires_at: SystemTime,
 }
 
 impl Term {
-    /// The term of a lease that the server lets live for `ttl`, counted from a moment before it was asked.
+    /// The term of a lease that lasts for `ttl` on the server, counted from just before the request.
     pub(super) fn new(proven: Moment, ttl: Duration, expires_at: SystemTime) -> Self {
         let span = ttl.saturating_sub(margin(ttl));
         Self {
@@ -52,22 +52,22 @@ impl Term {
     }
 }
 
-/// By how much a lease ends here before it does on the server. The clocks of two machines run at different rates, and
+/// How much earlier a lease ends here than on the server. The clocks of two machines run at different rates, and
 /// stores count whole milliseconds.
 fn margin(ttl: Duration) -> Duration {
     ttl / 100 + Duration::from_millis(2)
 }
 
-/// The life of a lease. It ends once: lost stays lost.
+/// The state of a lease, from its grant to its end. It ends once: a lost lease stays lost.
 #[derive(Debug)]
-pub(super) struct Tenure(watch::Sender<State>);
+pub(super) struct Tenure(watch::Sender<TenureState>);
 
 #[derive(Debug)]
-struct State {
+struct TenureState {
     term: Term,
     phase: Phase,
-    /// What the last try to renew it said.
-    trouble: Option<String>,
+    /// The error of the last try to renew it.
+    last_error: Option<String>,
 }
 
 #[derive(Debug)]
@@ -75,15 +75,15 @@ enum Phase {
     /// As long as its term lasts.
     Held,
     Lost(Loss),
-    /// Released or kept, and nobody's concern any more.
+    /// Released, or kept by its caller.
     Ended,
 }
 
-impl State {
+impl TenureState {
     fn loss(&self) -> Option<Loss> {
         match &self.phase {
             Phase::Held if self.term.until.has_passed() => {
-                Some(Loss::Expired(self.trouble.clone()))
+                Some(Loss::Expired(self.last_error.clone()))
             }
             Phase::Lost(loss) => Some(loss.clone()),
             Phase::Held | Phase::Ended => None,
@@ -97,10 +97,10 @@ impl State {
 
 impl Tenure {
     pub(super) fn new(term: Term) -> Self {
-        Self(watch::Sender::new(State {
+        Self(watch::Sender::new(TenureState {
             term,
             phase: Phase::Held,
-            trouble: None,
+            last_error: None,
         }))
     }
 
@@ -112,56 +112,56 @@ impl Tenure {
         self.0.borrow().loss()
     }
 
-    /// The term of a lease that nobody has seen yet.
-    pub(super) fn settle(&self, term: Term) {
+    /// Replaces the term of a lease that was not handed to its caller yet, even if it has ended.
+    pub(super) fn set_first_term(&self, term: Term) {
         self.0.send_modify(|state| state.term = term);
     }
 
-    /// Moves the end, unless it has come: an answer that is late changes nothing.
-    pub(super) fn prolong(&self, term: Term) -> bool {
+    /// Moves the end, unless it has passed: a late answer changes nothing.
+    pub(super) fn extend(&self, term: Term) -> bool {
         self.0.send_if_modified(|state| {
-            let is_in_time = state.is_held();
-            if is_in_time {
+            let is_held = state.is_held();
+            if is_held {
                 state.term = term;
-                state.trouble = None;
+                state.last_error = None;
             }
-            is_in_time
+            is_held
         })
     }
 
-    /// Keeps what a failed renewal said, for the case that there is no better one.
-    pub(super) fn note_trouble(&self, error: &Error) {
+    /// Keeps the error of a failed renewal, to be reported if the lease expires.
+    pub(super) fn note_error(&self, error: &Error) {
         self.0.send_if_modified(|state| {
-            state.trouble = Some(error.to_string());
+            state.last_error = Some(error.to_string());
             false
         });
     }
 
-    /// Ends it before its time.
+    /// Marks it as lost before its time is over.
     pub(super) fn lose(&self, loss: Loss) {
         self.0.send_if_modified(|state| {
-            let is_news = state.is_held();
-            if is_news {
+            let was_held = state.is_held();
+            if was_held {
                 state.phase = Phase::Lost(loss);
                 state.term.until = Deadline::after(Moment::now(), Duration::ZERO);
             }
-            is_news
+            was_held
         });
     }
 
-    /// Released or kept; one that is lost already stays so.
+    /// Marks it as released or kept, unless it is lost already.
     pub(super) fn end(&self) {
         self.0.send_if_modified(|state| {
             let loss = state.loss();
-            let is_news = matches!(state.phase, Phase::Held);
-            if is_news {
+            let was_held = matches!(state.phase, Phase::Held);
+            if was_held {
                 state.phase = loss.map_or(Phase::Ended, Phase::Lost);
             }
-            is_news
+            was_held
         });
     }
 
-    /// Returns when it is lost; never, when it ends otherwise.
+    /// Waits until it is lost: for ever, if it ends otherwise.
     pub(super) async fn lost(&self) -> Loss {
         let mut states = self.0.subscribe();
         loop {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_lost_by_a_margin_before_the_ttl_is_over() {
+    async fn a_lease_is_lost_a_margin_before_its_ttl_is_over() {
         let tenure = Tenure::new(term());
         let start = Instant::now();
         assert_eq!(tenure.lost().await, Loss::Expired(None));
@@ -212,44 +212,44 @@ mod tests {
         let tenure = Tenure::new(term());
         let start = Instant::now();
         advance(TTL / 2).await;
-        assert!(tenure.prolong(term()));
+        assert!(tenure.extend(term()));
         tenure.lost().await;
         assert_eq!(start.elapsed(), TTL + TTL / 2 - MARGIN);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_late_renewal_does_not_revive_it() {
+    async fn a_late_renewal_does_not_revive_a_lease() {
         let tenure = Tenure::new(term());
-        // As in a process that was stopped: nobody saw the end come.
+        // As in a process that was stopped: no timer fired at the end.
         advance(TTL * 2).await;
-        assert!(!tenure.prolong(term()));
+        assert!(!tenure.extend(term()));
         assert!(tenure.loss().is_some());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_definite_answer_ends_it_at_once_and_for_good() {
+    async fn a_lease_that_the_server_says_has_ended_is_lost_for_good() {
         let tenure = Tenure::new(term());
         let refused = Loss::Refused("not yours".to_owned());
         tenure.lose(refused.clone());
         assert_eq!(tenure.lost().now_or_never(), Some(refused.clone()));
-        assert!(!tenure.prolong(term()));
+        assert!(!tenure.extend(term()));
         assert!(tenure.term().until.has_passed());
         tenure.end();
         assert_eq!(tenure.loss(), Some(refused));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_given_back_is_never_lost() {
+    async fn a_lease_that_was_given_back_is_never_lost() {
         let tenure = Tenure::new(term());
         tenure.end();
         advance(TTL * 2).await;
         assert_eq!(tenure.loss(), None);
         assert_eq!(tenure.lost().now_or_never(), None);
-        assert!(!tenure.prolong(term()));
+        assert!(!tenure.extend(term()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_the_loss_hears_of_it_from_elsewhere() {
+    async fn a_task_that_waits_for_the_loss_is_notified() {
         let tenure = Tenure::new(term());
         let lose = async {
             advance(TTL / 3).await;

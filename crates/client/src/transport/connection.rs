@@ -1,4 +1,7 @@
 //! One connection with many calls under way.
+//!
+//! A single task reads and writes it. It matches answers to calls by number, and, when the connection ends, tells apart which calls were
+//! certainly not sent and which may have run.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -14,12 +17,12 @@ use super::wire::{Answer, End, Incoming, Reader, Wire, Writer};
 use crate::{Error, Failure};
 
 /// A server that has been silent for this long is pinged.
-const SILENCE: Duration = Duration::from_secs(15);
-/// And it is given up when it has been silent for this long, or has not read what was sent.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long answers are read that were on their way when the server stopped reading.
+const PING_AFTER: Duration = Duration::from_secs(15);
+/// The connection is given up when the server has been silent for this long, or has not read what was sent.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
+/// How long answers are still read after a write has failed: they may have been on their way.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-/// So many calls wait to be written; further ones wait before that.
+/// How many calls may be queued to be written; more calls wait to enter the queue.
 const QUEUE: usize = 256;
 
 /// A handle to the connection. When it is dropped, the connection is closed.
@@ -32,12 +35,12 @@ pub(super) struct Connection {
 #[derive(Debug)]
 struct Outgoing {
     frame: String,
-    waiting: Waiting,
+    pending: PendingCall,
 }
 
-/// A call that waits for its answer.
+/// A call whose answer is awaited.
 #[derive(Debug)]
-struct Waiting {
+struct PendingCall {
     number: u64,
     answer: oneshot::Sender<Answer>,
 }
@@ -60,8 +63,8 @@ impl Connection {
         let number = self.last_number.fetch_add(1, Ordering::Relaxed);
         let frame = W::encode(number, request)?;
         let (answer, answered) = oneshot::channel();
-        let waiting = Waiting { number, answer };
-        if self.calls.send(Outgoing { frame, waiting }).await.is_err() {
+        let pending = PendingCall { number, answer };
+        if self.calls.send(Outgoing { frame, pending }).await.is_err() {
             return Err(not_sent());
         }
         answered
@@ -78,55 +81,55 @@ fn interrupted(why: &str) -> Error {
     Error::Interrupted(why.to_owned().into())
 }
 
-/// What reading and writing share. Both are in one task, so that neither waits for the lock.
-struct Shared(Mutex<State>);
+/// What reading and writing share. Both are in one task, so the mutex is never contended.
+struct Shared(Mutex<ConnectionState>);
 
-struct State {
-    /// The calls that were written, or began to be.
+struct ConnectionState {
+    /// The calls whose frames were written, or began to be.
     under_way: HashMap<u64, oneshot::Sender<Answer>>,
-    heard: Instant,
-    /// The last failure that names no call.
-    complaint: Option<String>,
+    last_received: Instant,
+    /// The last failure that could not be assigned to a call.
+    unassigned_failure: Option<String>,
 }
 
 impl Shared {
     fn new() -> Self {
-        Self(Mutex::new(State {
+        Self(Mutex::new(ConnectionState {
             under_way: HashMap::new(),
-            heard: Instant::now(),
-            complaint: None,
+            last_received: Instant::now(),
+            unassigned_failure: None,
         }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ConnectionState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn heard(&self) -> Instant {
-        self.state().heard
+    fn last_received(&self) -> Instant {
+        self.state().last_received
     }
 
-    fn expect(&self, begun: &mut Vec<Waiting>) {
+    fn mark_sent(&self, begun: &mut Vec<PendingCall>) {
         let begun = begun.drain(..).map(|call| (call.number, call.answer));
         self.state().under_way.extend(begun);
     }
 }
 
-impl State {
-    /// Hands an answer to its call. One that names no call is about the only one, if there is only one.
-    fn hand_out(&mut self, number: Option<u64>, answer: Answer) {
+impl ConnectionState {
+    /// Passes an answer to its call. One without a number belongs to the only call, if there is only one.
+    fn dispatch(&mut self, number: Option<u64>, answer: Answer) {
         let number = number.or_else(|| match self.under_way.len() {
             1 => self.under_way.keys().next().copied(),
             _ => None,
         });
-        if let Some(waiting) = number.and_then(|number| self.under_way.remove(&number)) {
-            // A caller that has gone does not need it any more.
-            let _ = waiting.send(answer);
+        if let Some(caller) = number.and_then(|number| self.under_way.remove(&number)) {
+            // This fails when the caller has stopped waiting.
+            let _ = caller.send(answer);
             return;
         }
-        tracing::warn!(?number, "a server answered a request that nobody made");
-        let complaint = answer.and_then(|response| Ok(Failure::check(response)?));
-        self.complaint = complaint.err().map(|error| error.to_string());
+        tracing::warn!(?number, "a server answered a request that was not sent");
+        let unassigned_failure = answer.and_then(|response| Ok(Failure::check(response)?));
+        self.unassigned_failure = unassigned_failure.err().map(|error| error.to_string());
     }
 }
 
@@ -137,14 +140,14 @@ async fn run<W: Wire>(reader: W::Reader, writer: W::Writer, mut calls: mpsc::Rec
         let mut read = pin!(read(reader, &shared));
         let ended = tokio::select! {
             end = &mut read => Ok(end),
-            end = silent(&shared), if W::PINGS => Ok(end),
+            end = until_silent(&shared), if W::PINGS => Ok(end),
             why = write::<W>(writer, &mut calls, &mut unsent, &shared) => Err(why),
         };
         // From now on, callers open another connection.
         calls.close();
         match ended {
             Ok(end) => end,
-            Err(None) => End::Broken("nobody needs it any more".to_owned()),
+            Err(None) => End::Broken("the connection is no longer needed".to_owned()),
             Err(Some(why)) => {
                 let rest = timeout(LAST_ANSWERS, read).await;
                 rest.unwrap_or(End::Broken(why))
@@ -156,20 +159,20 @@ async fn run<W: Wire>(reader: W::Reader, writer: W::Writer, mut calls: mpsc::Rec
         let _ = call.answer.send(Err(not_sent()));
     }
     while let Some(call) = calls.recv().await {
-        let _ = call.waiting.answer.send(Err(not_sent()));
+        let _ = call.pending.answer.send(Err(not_sent()));
     }
     let state = shared.0.into_inner();
     let state = state.unwrap_or_else(PoisonError::into_inner);
     for answer in state.under_way.into_values() {
-        let _ = answer.send(Err(match (&end, &state.complaint) {
-            (End::TurnedAway(why), _) => Error::Unreachable(why.clone().into()),
+        let _ = answer.send(Err(match (&end, &state.unassigned_failure) {
+            (End::Refused(why), _) => Error::Unreachable(why.clone().into()),
             (End::Broken(why), None) => interrupted(why),
-            (End::Broken(why), Some(said)) => interrupted(&format!("{why}, after: {said}")),
+            (End::Broken(why), Some(failure)) => interrupted(&format!("{why}, after: {failure}")),
         }));
     }
 }
 
-/// Hands out answers until the connection ends.
+/// Passes answers to their calls until the connection ends.
 async fn read(mut reader: impl Reader, shared: &Shared) -> End {
     loop {
         let incoming = match reader.next().await {
@@ -177,36 +180,37 @@ async fn read(mut reader: impl Reader, shared: &Shared) -> End {
             Err(end) => return end,
         };
         let mut state = shared.state();
-        state.heard = Instant::now();
+        state.last_received = Instant::now();
         if let Incoming::Answer { number, answer } = incoming {
-            state.hand_out(number, answer);
+            state.dispatch(number, answer);
         }
     }
 }
 
-/// Returns when nothing was heard for too long.
-async fn silent(shared: &Shared) -> End {
+/// Returns when the server was silent for too long.
+async fn until_silent(shared: &Shared) -> End {
     loop {
-        let until = shared.heard() + PATIENCE;
+        let until = shared.last_received() + GIVE_UP_AFTER;
         sleep_until(until).await;
-        if shared.heard() + PATIENCE <= until {
-            return End::Broken(format!("the server was silent for {PATIENCE:?}"));
+        if shared.last_received() + GIVE_UP_AFTER <= until {
+            return End::Broken(format!("the server was silent for {GIVE_UP_AFTER:?}"));
         }
     }
 }
 
-/// Writes what is ready in one go, until that fails, and says why; or until nobody needs the connection any more.
+/// Writes queued calls, as many as are ready in one write. Returns why a write failed, or `None` when the connection is no longer
+/// needed.
 ///
-/// What is `unsent` in the end was certainly not sent.
+/// The calls that are left in `unsent` were certainly not sent.
 async fn write<W: Wire>(
     mut writer: W::Writer,
     calls: &mut mpsc::Receiver<Outgoing>,
-    unsent: &mut Vec<Waiting>,
+    unsent: &mut Vec<PendingCall>,
     shared: &Shared,
 ) -> Option<String> {
     let mut ready = Vec::new();
     let mut frames = Vec::new();
-    let mut silence = pin!(sleep_until(shared.heard() + SILENCE));
+    let mut ping_timer = pin!(sleep_until(shared.last_received() + PING_AFTER));
     loop {
         tokio::select! {
             count = calls.recv_many(&mut ready, QUEUE) => {
@@ -215,30 +219,30 @@ async fn write<W: Wire>(
                     return None;
                 }
             }
-            () = &mut silence, if W::PINGS => {
-                let due = shared.heard() + SILENCE;
+            () = &mut ping_timer, if W::PINGS => {
+                let due = shared.last_received() + PING_AFTER;
                 if Instant::now() < due {
-                    silence.as_mut().reset(due);
+                    ping_timer.as_mut().reset(due);
                     continue;
                 }
-                // One ping is enough: without an answer, the connection ends before that.
-                silence.as_mut().reset(Instant::now() + PATIENCE);
+                // One ping is enough: without an answer, the connection is given up before the next.
+                ping_timer.as_mut().reset(Instant::now() + GIVE_UP_AFTER);
             }
         }
         let written = if ready.is_empty() {
-            timeout(PATIENCE, writer.ping()).await
+            timeout(GIVE_UP_AFTER, writer.ping()).await
         } else {
             for call in ready.drain(..) {
                 frames.push(call.frame);
-                unsent.push(call.waiting);
+                unsent.push(call.pending);
             }
-            let begun = || shared.expect(unsent);
-            timeout(PATIENCE, writer.write(&mut frames, begun)).await
+            let begun = || shared.mark_sent(unsent);
+            timeout(GIVE_UP_AFTER, writer.write(&mut frames, begun)).await
         };
         match written {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Some(format!("the connection broke: {error}")),
-            Err(_) => return Some(format!("the server read nothing for {PATIENCE:?}")),
+            Err(_) => return Some(format!("the server read nothing for {GIVE_UP_AFTER:?}")),
         }
     }
 }

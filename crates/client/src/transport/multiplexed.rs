@@ -1,4 +1,4 @@
-//! All requests over one connection, which is opened when it is needed and again after it broke.
+//! A transport that sends all requests over one connection, which is opened when it is needed, and again after it broke.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) struct Multiplexed<W> {
     wire: W,
     connect_timeout: Duration,
     current: Mutex<Option<Arc<Connection>>>,
-    /// Locked while a connection is opened, so that many callers do not open many.
+    /// Locked while a connection is opened, so that concurrent callers open only one.
     opening: tokio::sync::Mutex<()>,
 }
 
@@ -34,7 +34,7 @@ impl<W: Wire> Multiplexed<W> {
         connection.call::<W>(request).await
     }
 
-    /// Opens another connection for what comes next. What is under way stays where it is.
+    /// Lets the next request open another connection. Requests under way stay on the old one.
     pub(super) fn retire(&self) {
         self.current().take();
     }
@@ -50,7 +50,7 @@ impl<W: Wire> Multiplexed<W> {
         }
         let opened = timeout(self.connect_timeout, self.wire.open()).await;
         let (reader, writer) = opened.unwrap_or_else(|_| {
-            let why = format!("no connection within {:?}", self.connect_timeout);
+            let why = format!("not connected within {:?}", self.connect_timeout);
             Err(Error::Unreachable(why.into()))
         })?;
         let connection = Arc::new(Connection::start::<W>(reader, writer));

@@ -15,7 +15,7 @@ use super::MAX_ANSWER_BYTES;
 use super::wire::{End, Incoming, Reader, Wire, Writer};
 use crate::{Cause, Error, Failure};
 
-/// How much of the buffer is kept between writes.
+/// How much of the buffer stays allocated between writes.
 const KEPT_BUFFER: usize = 64 * 1024;
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Wire for UnixSocket {
     type Reader = FrameReader<OwnedReadHalf>;
     type Writer = FrameWriter<OwnedWriteHalf>;
 
-    /// The kernel tells when the server is gone.
+    /// The kernel reports when the server has gone.
     const PINGS: bool = false;
 
     async fn open(&self) -> Result<(Self::Reader, Self::Writer), Error> {
@@ -46,7 +46,7 @@ impl Wire for UnixSocket {
         Ok((FrameReader::new(reader), FrameWriter::new(writer)))
     }
 
-    /// The number is behind the id of the request: servers show ids in their logs.
+    /// The number is appended to the request id, so that the id is still found in the server's logs.
     fn encode(number: u64, mut request: Request<'_>) -> Result<String, Error> {
         let id = format!("{}.{number}", request.id);
         request.id = RequestId::try_from(id).map_err(|why| Error::InvalidRequest(why.into()))?;
@@ -54,12 +54,14 @@ impl Wire for UnixSocket {
             serde_json::to_string(&request).map_err(|why| Error::InvalidRequest(why.into()))?;
         match u32::try_from(frame.len()) {
             Ok(_) => Ok(frame),
-            Err(_) => Err(Error::InvalidRequest("it is larger than 4 GiB".into())),
+            Err(_) => Err(Error::InvalidRequest(
+                "the request is larger than 4 GiB".into(),
+            )),
         }
     }
 }
 
-/// The id that the caller chose, and the number behind it.
+/// The id of the request, and the number that was appended to it.
 fn split(id: &str) -> Option<(RequestId, u64)> {
     let (id, number) = id.rsplit_once('.')?;
     Some((id.parse().ok()?, number.parse().ok()?))
@@ -90,8 +92,8 @@ impl<R: AsyncRead + Send + Unpin + 'static> Reader for FrameReader<R> {
             None => return Err(End::Broken("the connection ended".to_owned())),
         };
         let incoming = decode(&frame);
-        match std::mem::take(&mut self.is_new).then(|| turned_away(&incoming)) {
-            Some(Some(why)) => Err(End::TurnedAway(why)),
+        match std::mem::take(&mut self.is_new).then(|| refusal(&incoming)) {
+            Some(Some(why)) => Err(End::Refused(why)),
             _ => Ok(incoming),
         }
     }
@@ -104,8 +106,8 @@ fn broken(error: &io::Error) -> String {
     }
 }
 
-/// What a server that is full says before it reads anything.
-fn turned_away(first: &Incoming) -> Option<String> {
+/// The answer of a full server, which it sends before it reads anything.
+fn refusal(first: &Incoming) -> Option<String> {
     let Incoming::Answer {
         number: None,
         answer: Ok(response),
@@ -124,11 +126,11 @@ fn decode(frame: &[u8]) -> Incoming {
             None => (None, Ok(response)),
             Some(Some((id, number))) => (Some(number), Ok(response.with_id(id))),
             Some(None) => {
-                tracing::warn!("a server answered a request that nobody made");
+                tracing::warn!("a server answered a request that was not sent");
                 return Incoming::Other;
             }
         },
-        // It is the answer of its call all the same.
+        // An invalid answer still belongs to its call.
         Err(why) => {
             let id = serde_json::from_slice::<OnlyId>(frame).ok();
             let split = id.and_then(|OnlyId { id }| split(&id?));
@@ -172,7 +174,7 @@ impl<W: AsyncWrite + Send + Unpin + 'static> Writer for FrameWriter<W> {
             self.buffer.extend_from_slice(&length.to_be_bytes());
             self.buffer.extend_from_slice(frame.as_bytes());
         }
-        // A write that fails at once has sent nothing.
+        // If the first write fails, nothing was sent.
         let written = self.stream.write(&self.buffer).await?;
         begun();
         self.stream.write_all(&self.buffer[written..]).await?;

@@ -1,4 +1,4 @@
-//! Calls over a WebSocket, as JSON-RPC.
+//! Calls over a WebSocket, as JSON-RPC frames.
 
 mod frame;
 mod open;

@@ -1,4 +1,4 @@
-//! What a kind of connection has to provide, to carry many calls at once.
+//! The interface of a connection that carries many calls at once: how it is opened, and how frames are encoded, read and written.
 
 use forrst_protocol::{Request, Response};
 
@@ -6,15 +6,15 @@ use crate::{Cause, Error};
 
 pub(crate) type Answer = Result<Response, Error>;
 
-/// A kind of connection that many calls share.
+/// A kind of connection that calls share.
 ///
-/// Every call has a number that no other call of its connection has. It travels with the request, and its answer brings it
-/// back: ids of requests are repeated when a request is.
+/// Every call has a number that is unique on its connection. It is sent with the request and returned with the answer. The id of
+/// the request cannot serve for that, since a retry has the same one.
 pub(crate) trait Wire: Send + Sync + 'static {
     type Reader: Reader;
     type Writer: Writer;
 
-    /// Whether a server that is silent is pinged, and given up if it stays silent.
+    /// Whether a silent server is pinged, and the connection given up if it stays silent.
     const PINGS: bool;
 
     fn open(&self) -> impl Future<Output = Result<(Self::Reader, Self::Writer), Error>> + Send;
@@ -29,20 +29,20 @@ pub(crate) trait Reader: Send + 'static {
 }
 
 pub(crate) trait Writer: Send + 'static {
-    /// Writes these frames together, and drains them. Calls `begun` before the server can have any of them in full; if it fails
-    /// or is dropped before that, none of them was sent.
+    /// Writes these frames together, and drains them. Calls `begun` before the server can have received a whole frame: if it fails or
+    /// is dropped before that, none of them was sent.
     fn write(
         &mut self,
         frames: &mut Vec<String>,
         begun: impl FnOnce() + Send,
     ) -> impl Future<Output = Result<(), Cause>> + Send;
 
-    /// Asks the server for a sign of life.
+    /// Sends a ping, which makes the server answer.
     fn ping(&mut self) -> impl Future<Output = Result<(), Cause>> + Send {
         async { Ok(()) }
     }
 
-    /// Tells the server that nothing more will come.
+    /// Closes the connection in order.
     fn close(&mut self) -> impl Future<Output = Result<(), Cause>> + Send {
         async { Ok(()) }
     }
@@ -51,9 +51,9 @@ pub(crate) trait Writer: Send + 'static {
 /// What arrived.
 #[derive(Debug)]
 pub(crate) enum Incoming {
-    /// An answer, and the number of its call, unless the server could not read that.
+    /// An answer, and the number of its call, unless the server could not read the number.
     Answer { number: Option<u64>, answer: Answer },
-    /// Nothing that a call waits for.
+    /// Anything else, such as a pong.
     Other,
 }
 
@@ -62,6 +62,6 @@ pub(crate) enum Incoming {
 pub(crate) enum End {
     /// It broke, and what was sent may have been carried out.
     Broken(String),
-    /// The server closed it without reading anything.
-    TurnedAway(String),
+    /// The server refused it without reading anything.
+    Refused(String),
 }

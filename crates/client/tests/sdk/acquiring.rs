@@ -1,4 +1,4 @@
-//! Taking locks: waiting, giving up, and taking them again.
+//! Acquiring locks: waiting, giving up, and repeating an attempt.
 
 use forrst_client::{Client, Error};
 
@@ -29,7 +29,7 @@ async fn a_lock_is_held_until_it_is_released() {
 }
 
 #[tokio::test]
-async fn a_function_s_lock_is_shared_with_its_callers() {
+async fn the_lock_of_a_function_is_shared_by_its_callers() {
     let host = Host::start().await;
     let acquire = host
         .http()
@@ -45,7 +45,7 @@ async fn a_function_s_lock_is_shared_with_its_callers() {
 }
 
 #[tokio::test]
-async fn who_waits_gets_the_lock_when_it_is_free() {
+async fn a_client_that_waits_gets_the_lock_when_it_is_free() {
     let host = Host::start().await;
     for client in host.clients() {
         let first = acquired(client.lock("k")).await;
@@ -59,7 +59,7 @@ async fn who_waits_gets_the_lock_when_it_is_free() {
 }
 
 #[tokio::test]
-async fn who_waited_for_longer_than_the_ttl_still_has_all_of_it() {
+async fn a_wait_that_is_longer_than_the_ttl_does_not_shorten_the_lease() {
     let host = Host::start().await;
     let (waited, ttl) = (ms(1_500), ms(1_000));
     for client in host.clients() {
@@ -75,7 +75,7 @@ async fn who_waited_for_longer_than_the_ttl_still_has_all_of_it() {
 }
 
 #[tokio::test]
-async fn who_stops_waiting_leaves_the_queue() {
+async fn a_client_that_stops_waiting_leaves_the_queue() {
     let host = Host::start().await;
     let first = acquired(host.http().lock("k")).await;
     for client in host.clients() {
@@ -90,7 +90,7 @@ async fn who_stops_waiting_leaves_the_queue() {
 }
 
 #[tokio::test]
-async fn who_stops_waiting_in_the_moment_of_the_grant_leaves_no_lock_behind() {
+async fn a_client_that_stops_waiting_at_the_moment_of_the_grant_leaves_no_lock_behind() {
     for scheme in ["http", "ws"] {
         let (host, proxy, client) = connected_by(scheme).await;
         proxy.delay_answers(ms(60_000));
@@ -103,7 +103,7 @@ async fn who_stops_waiting_in_the_moment_of_the_grant_leaves_no_lock_behind() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_is_named_again_gets_the_same_lease() {
+async fn a_repeated_attempt_gets_the_same_lease() {
     let host = Host::start().await;
     let job = |client: Client, name| client.lock("k").owner("worker-1").attempt(name);
     let first = soon(job(host.http(), "job-7").hold()).await.unwrap();
@@ -118,7 +118,7 @@ async fn an_attempt_that_is_named_again_gets_the_same_lease() {
 }
 
 #[tokio::test]
-async fn a_wrong_ttl_is_rejected_with_its_place() {
+async fn an_invalid_ttl_is_rejected_with_its_pointer() {
     let host = Host::start().await;
     let week = std::time::Duration::from_secs(7 * 24 * 60 * 60);
     let error = soon(host.http().lock("k").ttl(week).acquire())

@@ -1,4 +1,4 @@
-//! Who asks.
+//! The API key of a client.
 
 use forrst_client::{Client, Error};
 use serde_json::json;
@@ -7,7 +7,7 @@ use crate::host::soon;
 use crate::raw_server::{RawServer, Reply};
 
 #[tokio::test]
-async fn the_key_goes_along_with_every_request() {
+async fn the_key_is_sent_with_every_request() {
     let server = RawServer::start(|_| Reply::success(&json!({}))).await;
     let client = server.http().api_key("s3cret").build().unwrap();
     soon(client.ping()).await.unwrap();
@@ -24,13 +24,13 @@ async fn the_key_goes_along_with_every_request() {
 }
 
 #[tokio::test]
-async fn the_key_goes_along_when_a_websocket_is_opened() {
+async fn the_key_is_sent_when_a_websocket_is_opened() {
     let server = RawServer::start(|_| Reply::Http(401, "")).await;
     let client = Client::builder(format!("ws://{}", server.address)).api_key("s3cret");
     let error = soon(client.build().unwrap().ping()).await.unwrap_err();
     assert!(matches!(error, Error::Unauthorized(None)), "{error}");
     let received = server.received();
-    assert_eq!(received.len(), 1, "a key that is wrong once is wrong again");
+    assert_eq!(received.len(), 1, "a wrong key is not retried");
     assert!(received[0].head.starts_with("GET /rpc HTTP/1.1\r\n"));
     assert!(
         received[0]
@@ -41,7 +41,7 @@ async fn the_key_goes_along_when_a_websocket_is_opened() {
 }
 
 #[tokio::test]
-async fn nothing_shows_the_key() {
+async fn neither_debug_output_nor_an_error_shows_the_key() {
     for url in ["http://127.0.0.1:1", "ws://127.0.0.1:1"] {
         let builder = Client::builder(url).api_key("s3cret");
         let client = builder.clone().build().unwrap();

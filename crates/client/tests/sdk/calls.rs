@@ -1,4 +1,4 @@
-//! Calls that arrive and are answered.
+//! Calls whose answers arrive.
 
 use forrst_client::{Client, Error, Held, Lock};
 use forrst_protocol::{ErrorCode, RawObject};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::host::{Charge, Host, Receipt, acquired, charge, charging, free_address, ms, soon};
 
 #[tokio::test]
-async fn a_call_gives_the_function_s_result() {
+async fn a_call_returns_the_result_of_the_function() {
     let host = Host::start().await;
     for client in host.clients() {
         let call = client.call::<Charge, Receipt>("payments.charge", charge());
@@ -23,7 +23,7 @@ async fn a_call_gives_the_function_s_result() {
 }
 
 #[tokio::test]
-async fn connect_makes_sure_that_a_server_is_there() {
+async fn connect_checks_that_a_server_answers() {
     let host = Host::start().await;
     for scheme in ["http", "ws"] {
         let url = format!("{scheme}://{}", host.address);
@@ -47,13 +47,13 @@ async fn a_function_runs_under_its_lock() {
 }
 
 #[tokio::test]
-async fn a_kept_lock_is_in_the_answer_and_can_be_released_by_it() {
+async fn a_kept_lock_is_in_the_answer_and_can_be_released() {
     let host = Host::start().await;
     let client = host.http();
     let lock = Lock::key("k").ttl(ms(30_000)).global().owner("me").keep();
     let response = soon(charging(&client).lock(lock).response()).await.unwrap();
     assert_eq!(response.node(), Some("node-test"));
-    let held = Held::by_call(&response).unwrap();
+    let held = Held::from_response(&response).unwrap();
     assert_eq!((held.full_key(), held.owner.as_str()), ("lock:k", "me"));
 
     let lock = Lock::key("k").ttl(ms(30_000)).global();
@@ -74,7 +74,7 @@ async fn a_kept_lock_is_in_the_answer_and_can_be_released_by_it() {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_not_free_in_time_is_told_apart() {
+async fn a_wait_that_times_out_has_an_error_of_its_own() {
     let host = Host::start().await;
     let lease = acquired(host.http().lock("k")).await;
     for client in host.clients() {
@@ -87,7 +87,7 @@ async fn a_lock_that_is_not_free_in_time_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_function_s_own_error_is_whole() {
+async fn an_error_of_a_function_has_all_its_members() {
     let host = Host::start().await;
     for client in host.clients() {
         let call = client.call::<_, Value>("test.decline", json!({}));
@@ -108,7 +108,7 @@ async fn a_function_s_own_error_is_whole() {
 }
 
 #[tokio::test]
-async fn a_wrong_request_is_rejected_with_everything_that_is_wrong() {
+async fn an_invalid_request_is_rejected_with_all_its_errors() {
     let host = Host::start().await;
     let call = host
         .http()
@@ -128,7 +128,7 @@ async fn a_wrong_request_is_rejected_with_everything_that_is_wrong() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_sent_is_told_by_whoever_awaits_it() {
+async fn a_call_that_cannot_be_sent_fails_when_it_is_awaited() {
     let host = Host::start().await;
     let client = host.http();
     for call in [
@@ -147,7 +147,7 @@ async fn what_cannot_be_sent_is_told_by_whoever_awaits_it() {
 }
 
 #[tokio::test]
-async fn a_result_of_another_type_is_an_error_of_the_protocol() {
+async fn a_result_of_another_type_is_a_protocol_error() {
     let host = Host::start().await;
     let call = host.http().call::<_, Vec<u8>>("payments.charge", charge());
     let error = soon(call).await.unwrap_err();
@@ -155,7 +155,7 @@ async fn a_result_of_another_type_is_an_error_of_the_protocol() {
 }
 
 #[tokio::test]
-async fn a_raw_call_gives_the_whole_answer_also_of_a_failure() {
+async fn a_raw_call_returns_the_whole_answer_even_of_a_failure() {
     let host = Host::start().await;
     for client in host.clients() {
         let arguments = RawObject::from_serialize(&charge()).unwrap();
@@ -177,7 +177,7 @@ async fn a_raw_call_gives_the_whole_answer_also_of_a_failure() {
 }
 
 #[tokio::test]
-async fn context_is_handed_to_the_function() {
+async fn the_function_receives_the_context() {
     let host = Host::start().await;
     let call = host.http().call::<_, Value>("test.context", json!({}));
     let call = call.context(&json!({"tenant": "t1"}));

@@ -1,4 +1,4 @@
-//! Deadlines, here and on the server.
+//! Deadlines of calls and acquisitions, here and on the server.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::host::{Host, acquired, ms, pauses_of, soon};
 use crate::raw_server::{RawServer, Reply};
 
 #[tokio::test]
-async fn the_function_knows_how_much_time_is_left() {
+async fn the_function_receives_how_much_time_is_left() {
     let host = Host::start().await;
     for client in host.clients() {
         let call = client.call::<_, Value>("test.context", json!({}));
@@ -22,7 +22,7 @@ async fn the_function_knows_how_much_time_is_left() {
 }
 
 #[tokio::test]
-async fn a_function_that_takes_longer_is_ended_on_both_sides() {
+async fn a_call_is_ended_at_its_deadline() {
     let host = Host::start().await;
     for client in host.clients() {
         let call = client.call::<_, Value>("test.sleep", json!({"ms": 60_000}));
@@ -34,28 +34,32 @@ async fn a_function_that_takes_longer_is_ended_on_both_sides() {
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_does_not_hold_the_caller_up() {
+async fn a_call_to_a_silent_server_ends_at_its_deadline() {
     let server = RawServer::start(|_| Reply::Silence).await;
     let error = soon(server.call().deadline(ms(100))).await.unwrap_err();
     assert!(matches!(error, Error::DeadlineExceeded(None)), "{error}");
 }
 
 #[tokio::test]
-async fn every_try_is_told_only_what_is_left() {
+async fn every_try_sends_only_what_is_left_of_the_deadline() {
     let server = RawServer::start(|_| Reply::error("RATE_LIMITED", &json!({}))).await;
     let retry = pauses_of(ms(60)).attempts(4);
     let call = server.call().retry(retry).deadline(ms(15_000));
     let error = soon(call).await.unwrap_err();
     assert!(matches!(error, Error::RateLimited(_)), "{error}");
-    let left: Vec<Duration> = server.received().iter().map(|r| told(&r.body)).collect();
+    let left: Vec<Duration> = server
+        .received()
+        .iter()
+        .map(|r| deadline_of(&r.body))
+        .collect();
     assert_eq!(left.len(), 4);
     assert!(left[0] <= ms(15_000));
-    // Half of the pause is certain, and parts of milliseconds are not told.
+    // Half of the pause is fixed, and fractions of a millisecond are not sent.
     assert!(left.windows(2).all(|w| w[1] + ms(29) <= w[0]), "{left:?}");
 }
 
 #[tokio::test]
-async fn no_pause_is_made_that_ends_after_the_deadline() {
+async fn a_pause_that_would_end_after_the_deadline_is_not_made() {
     let details = json!({"retry_after": {"value": 1, "unit": "minute"}});
     let server = RawServer::start(move |_| Reply::error("RATE_LIMITED", &details)).await;
     let retry = Retry::default().within(ms(1_000_000));
@@ -65,7 +69,7 @@ async fn no_pause_is_made_that_ends_after_the_deadline() {
     assert_eq!(server.received().len(), 1);
 }
 
-fn told(request: &Value) -> Duration {
+fn deadline_of(request: &Value) -> Duration {
     let deadline = &request["extensions"][0];
     assert_eq!(deadline["urn"], "urn:forrst:ext:deadline");
     let options: forrst_protocol::Duration =
@@ -87,7 +91,7 @@ async fn an_acquisition_ends_its_wait_at_its_deadline_and_leaves_the_queue() {
 }
 
 #[tokio::test]
-async fn an_answer_that_takes_too_long_is_given_up() {
+async fn an_answer_that_takes_longer_than_the_timeout_is_given_up() {
     let server = RawServer::start(|_| Reply::Silence).await;
     let client = server.http().timeout(ms(1_000)).build().unwrap();
     let call = client.call::<_, Value>("a.b", json!({}));

@@ -1,4 +1,4 @@
-//! Which error of the server becomes which error here.
+//! Each error code of the server has its variant of `Error`.
 
 use forrst_client::{Client, Error, Retry};
 use forrst_protocol::ErrorCode;
@@ -58,7 +58,7 @@ async fn fails(reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Error 
 }
 
 #[tokio::test]
-async fn every_code_has_its_error() {
+async fn every_code_maps_to_its_variant() {
     let mut codes = ErrorCode::STANDARD.to_vec();
     codes.push("ORDERS_SOLD_OUT".parse().unwrap());
     for code in codes {
@@ -76,7 +76,7 @@ async fn every_code_has_its_error() {
 }
 
 #[tokio::test]
-async fn http_statuses_without_a_forrst_answer_have_their_errors() {
+async fn http_statuses_without_a_forrst_answer_map_to_their_variants() {
     let error = fails(|_| Reply::Http(401, "who?")).await;
     assert!(matches!(error, Error::Unauthorized(None)), "{error}");
     let error = fails(|_| Reply::Http(403, "no")).await;
@@ -88,13 +88,13 @@ async fn http_statuses_without_a_forrst_answer_have_their_errors() {
 }
 
 #[tokio::test]
-async fn the_answer_to_another_request_is_not_taken_for_one_s_own() {
+async fn an_answer_to_another_request_is_a_protocol_error() {
     let error = fails(|_| Reply::Forrst(json!({"id": "another", "result": 1}))).await;
     assert!(matches!(error, Error::Protocol(_)), "{error}");
 }
 
 #[test]
-fn wrong_settings_are_told_when_the_client_is_built() {
+fn invalid_settings_are_reported_when_the_client_is_built() {
     let built = |builder: forrst_client::ClientBuilder| builder.build().unwrap_err();
     let local = || Client::builder("https://127.0.0.1");
     for error in [

@@ -1,4 +1,4 @@
-//! A server that listens, and functions that can be watched.
+//! A server in this process on all transports, with functions that tests can observe.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ impl Host {
         Self::start_in(address, tempfile::tempdir().unwrap()).await
     }
 
-    /// Another server in the place of one that was stopped.
+    /// Another server at the address of one that was stopped.
     pub(crate) async fn start_again(self) -> Self {
         self.serving.join_all().await;
         Self::start_in(self.address, self.folder).await
@@ -154,7 +154,7 @@ impl Host {
         socket_in(&self.folder)
     }
 
-    /// One client for each way to the server.
+    /// One client for each transport.
     pub(crate) fn clients(&self) -> [Client; 3] {
         [self.http(), self.websocket(), self.unix()]
     }
@@ -189,7 +189,7 @@ impl Host {
         .await;
     }
 
-    /// Who holds the lock, asked without whatever stands before the server.
+    /// Who holds the lock, by a client that connects to the server directly.
     pub(crate) async fn status(&self, full_key: &str) -> Option<LockInfo> {
         self.http().locks().status(full_key).await.unwrap().held()
     }
@@ -225,7 +225,7 @@ pub(crate) async fn acquired(acquire: Acquire) -> Lease {
     soon(acquire.acquire()).await.unwrap()
 }
 
-/// Every pause between two tries takes half of this time or more, and never longer.
+/// Every pause between two tries takes between half of this time and all of it.
 pub(crate) fn pauses_of(time: Duration) -> Retry {
     Retry::default().first_pause(time).longest_pause(time)
 }

@@ -1,4 +1,4 @@
-//! Shared, limited and several locks at once.
+//! Shared locks, limited locks, and locks on several keys.
 
 use forrst_client::{Error, Held, Key, Lock, LockKind, LockStatus, Withdrawn};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ async fn shared_leases_are_held_together() {
 }
 
 #[tokio::test]
-async fn a_limit_lets_so_many_in() {
+async fn as_many_leases_as_the_limit_hold_a_lock() {
     let host = Host::start().await;
     let client = host.websocket();
     let licence = || client.lock("licences").limit(2).note("render");
@@ -58,7 +58,7 @@ async fn several_keys_are_one_lease() {
             assert_eq!(status.holders[0].full_keys, ["lock:a", "lock:b"]);
             assert_eq!(status.holders[0].fence, Some(lease.fence()));
         }
-        // It is renewed as a whole.
+        // One renewal extends it on all keys.
         tokio::time::sleep(ms(600)).await;
         assert!(lease.is_held());
         soon(lease.release()).await.unwrap();
@@ -80,7 +80,7 @@ async fn a_function_runs_under_several_keys_of_several_kinds() {
     let lock = Lock::keys(keys).global().keep().note("transfer");
     let call = client.call::<Value, Value>("test.context", json!({}));
     let response = soon(call.lock(lock).response()).await.unwrap();
-    let held = Held::by_call(&response).unwrap();
+    let held = Held::from_response(&response).unwrap();
     assert_eq!(held.keys, ["account:1", "rates"]);
     assert_eq!(held.full_keys, ["lock:account:1", "lock:rates"]);
     let status = soon(client.locks().status("lock:account:1")).await;
@@ -89,7 +89,7 @@ async fn a_function_runs_under_several_keys_of_several_kinds() {
 }
 
 #[tokio::test]
-async fn a_queue_can_be_seen_and_an_attempt_withdrawn() {
+async fn waiters_are_listed_and_an_attempt_can_be_withdrawn() {
     let host = Host::start().await;
     let client = host.http();
     let locks = client.locks();
@@ -126,7 +126,7 @@ async fn a_set_that_is_given_up_leaves_every_queue() {
 }
 
 #[tokio::test]
-async fn a_lease_lasts_by_what_the_server_says_is_left_of_it() {
+async fn a_lease_lasts_as_long_as_the_server_says_is_left() {
     let host = Host::start().await;
     let client = host.http();
     let attempt = || client.lock("k").owner("me").attempt("1");

@@ -1,4 +1,4 @@
-//! Leases: renewed, lost, given back.
+//! Leases: renewed, lost, released and dropped.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use crate::host::{Host, acquired, ms, soon, until};
 use crate::proxy::{connected_by, host_behind_proxy};
 
-/// Short, and long enough for a machine that has other things to do as well.
+/// Short, but long enough for a busy machine.
 const TTL: Duration = Duration::from_millis(1_500);
-/// Where timers are later than that, a lease may be lost that should not, or noticed too late.
+/// When timers are later than that, a lease may be lost although it was renewed, or its loss noticed too late.
 const LATE: Duration = Duration::from_millis(200);
 
 #[tokio::test]
@@ -77,17 +77,17 @@ async fn a_lease_is_never_held_for_longer_here_than_on_the_server() {
     let (host, proxy, client) = connected_by("http").await;
     let lease = acquired(client.lock("k").ttl(TTL)).await;
     proxy.refuse_all();
-    // Who waits on the server gets it at its expiry there.
+    // A waiter on the server gets it when it expires there.
     let next = tokio::spawn(host.http().lock("k").wait(ms(20_000)).hold());
     soon(next).await.unwrap().unwrap();
     assert!(!lease.is_held());
 }
 
 #[tokio::test]
-async fn the_way_of_an_answer_does_not_count_as_time_that_the_lease_is_held() {
+async fn the_time_that_an_answer_takes_does_not_extend_the_lease() {
     let (_host, proxy, client) = connected_by("ws").await;
-    let way = ms(300);
-    proxy.delay_answers(way);
+    let latency = ms(300);
+    proxy.delay_answers(latency);
     let lease = acquired(client.lock("k").ttl(ms(3_000))).await;
     let first_end = lease.held_until();
     // Client and server read the clock of the same machine.
@@ -95,9 +95,17 @@ async fn the_way_of_an_answer_does_not_count_as_time_that_the_lease_is_held() {
         let there = lease.expires_at().duration_since(SystemTime::now());
         lease.remaining().saturating_sub(there.unwrap_or_default())
     };
-    assert!(longer_than_there() < way / 2, "{:?}", longer_than_there());
+    assert!(
+        longer_than_there() < latency / 2,
+        "{:?}",
+        longer_than_there()
+    );
     until("it is renewed", || lease.held_until() > first_end).await;
-    assert!(longer_than_there() < way / 2, "{:?}", longer_than_there());
+    assert!(
+        longer_than_there() < latency / 2,
+        "{:?}",
+        longer_than_there()
+    );
 }
 
 #[tokio::test]
@@ -109,7 +117,7 @@ async fn a_connection_that_swallows_everything_is_replaced() {
             let lease = acquired(client.lock("k").ttl(ttl)).await;
             proxy.swallow_all();
             tokio::time::sleep(ttl / 2).await;
-            // What was sent in between is gone, and nobody says so.
+            // What was sent in between is lost, without an error.
             proxy.pass();
             tokio::time::sleep(ttl).await;
             assert!(lease.is_held(), "{scheme}");
@@ -130,7 +138,7 @@ async fn answers_that_come_too_late_do_not_revive_a_lease() {
 }
 
 #[tokio::test]
-async fn a_lease_that_the_server_gives_to_nobody_any_more_is_lost_at_once() {
+async fn a_lease_that_the_server_no_longer_knows_is_lost_at_once() {
     undisturbed(LATE, || async {
         let host = Host::start().await;
         for client in host.clients() {
@@ -157,7 +165,7 @@ async fn a_lease_that_the_server_gives_to_nobody_any_more_is_lost_at_once() {
 }
 
 #[tokio::test]
-async fn a_lease_of_somebody_else_is_left_alone() {
+async fn a_late_release_does_not_end_the_lease_of_the_next_holder() {
     let host = Host::start().await;
     let client = host.http();
     let lease = acquired(client.lock("k").ttl(ms(60_000))).await;
@@ -182,7 +190,7 @@ async fn a_dropped_lease_is_released() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_dropped_while_the_server_is_away_is_released_when_it_is_back() {
+async fn a_lease_that_is_dropped_while_the_server_is_unreachable_is_released_later() {
     let (host, proxy, client) = connected_by("http").await;
     let lease = acquired(client.lock("k").ttl(ms(60_000))).await;
     proxy.refuse_all();
@@ -216,7 +224,7 @@ async fn a_release_that_is_dropped_half_way_goes_on_in_the_background() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_kept_stays_and_is_not_renewed() {
+async fn a_kept_lease_is_neither_released_nor_renewed() {
     let host = Host::start().await;
     let client = host.http();
     let held = acquired(client.lock("k").ttl(TTL)).await.keep();
@@ -225,19 +233,19 @@ async fn a_lease_that_is_kept_stays_and_is_not_renewed() {
         (status.holders[0].fence, status.holders[0].owner.clone()),
         (Some(held.fence), held.owner)
     );
-    // Nobody but its expiry ends it.
+    // Only its expiry ends it.
     host.until_free("lock:k").await;
 }
 
-/// What a process sees that was stopped, and goes on: all its timers are late at once.
+/// A process that was stopped and continues: all its timers are late at once.
 #[test]
-fn a_process_that_was_stopped_finds_its_lease_lost_before_anything_else() {
-    let (tell, address) = std::sync::mpsc::channel::<SocketAddr>();
+fn a_process_that_was_stopped_for_too_long_finds_its_lease_lost() {
+    let (sender, address) = std::sync::mpsc::channel::<SocketAddr>();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {
             let host = Host::start().await;
-            tell.send(host.address).unwrap();
+            sender.send(host.address).unwrap();
             std::future::pending::<()>().await;
         });
     });
@@ -260,7 +268,7 @@ fn a_process_that_was_stopped_finds_its_lease_lost_before_anything_else() {
     });
 }
 
-/// Nothing is held any more then, so there is nothing to wait for.
+/// After that there is nothing to release.
 #[tokio::test]
 async fn a_release_does_not_wait_for_a_silent_server_beyond_the_end_of_the_lease() {
     let (_host, proxy, client) = connected_by("http").await;

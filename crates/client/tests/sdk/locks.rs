@@ -1,14 +1,14 @@
-//! Locks by their full keys, and what servers say about themselves.
+//! Operations on locks by their full keys, and the system functions about the server.
 
 use std::collections::BTreeSet;
 
-use forrst_client::{Error, HealthStatus, LockKind};
+use forrst_client::{Error, HealthStatus, LockInfo, LockKind, LockStatus};
 use futures_util::TryStreamExt;
 
 use crate::host::{Host, ms, soon};
 
 #[tokio::test]
-async fn a_lock_can_be_looked_at_extended_and_released() {
+async fn a_lock_can_be_inspected_extended_and_released() {
     let host = Host::start().await;
     for client in host.clients() {
         let locks = client.locks();
@@ -63,7 +63,7 @@ async fn a_lock_can_be_looked_at_extended_and_released() {
 }
 
 #[tokio::test]
-async fn all_locks_are_listed_page_after_page() {
+async fn all_locks_are_listed_page_by_page() {
     let host = Host::start().await;
     let client = host.websocket();
     let locks = client.locks();
@@ -92,7 +92,23 @@ async fn all_locks_are_listed_page_after_page() {
 }
 
 #[tokio::test]
-async fn a_server_says_what_it_is_and_how_it_does() {
+async fn a_query_also_returns_the_json_of_the_answer() {
+    let host = Host::start().await;
+    let client = host.http();
+    soon(client.lock("k").hold()).await.unwrap();
+    let locks = client.locks();
+    let (status, json) = soon(locks.status("lock:k").with_json()).await.unwrap();
+    assert_eq!(
+        serde_json::from_str::<LockStatus>(json.get()).unwrap(),
+        status
+    );
+    let page = soon(locks.list("", None, None).raw()).await.unwrap();
+    let lock: LockInfo = serde_json::from_str(page.locks[0].get()).unwrap();
+    assert_eq!(lock.full_key, "lock:k");
+}
+
+#[tokio::test]
+async fn a_server_reports_its_health_and_capabilities() {
     let host = Host::start().await;
     for client in host.clients() {
         soon(client.ping()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Requests that arrive, and whose answers do not.
+//! Requests that arrive, but whose answers are lost.
 
 use forrst_client::{Error, Lock, Retry};
 use forrst_lock::EventKind;
@@ -10,7 +10,7 @@ use crate::proxy::{connected_by, host_behind_proxy};
 use crate::raw_server::{RawServer, Reply};
 
 #[tokio::test]
-async fn a_call_whose_answer_was_lost_is_not_made_twice() {
+async fn a_call_whose_answer_was_lost_is_not_repeated() {
     for scheme in ["http", "ws"] {
         let (host, proxy, client) = connected_by(scheme).await;
         proxy.lose_answers(1);
@@ -22,7 +22,7 @@ async fn a_call_whose_answer_was_lost_is_not_made_twice() {
 }
 
 #[tokio::test]
-async fn an_idempotent_call_whose_answer_was_lost_is_made_again() {
+async fn an_idempotent_call_whose_answer_was_lost_is_repeated() {
     for scheme in ["http", "ws"] {
         let (host, proxy, client) = connected_by(scheme).await;
         proxy.lose_answers(1);
@@ -33,7 +33,7 @@ async fn an_idempotent_call_whose_answer_was_lost_is_made_again() {
 }
 
 #[tokio::test]
-async fn a_locked_call_whose_answer_was_lost_is_not_made_twice_either() {
+async fn a_locked_call_whose_answer_was_lost_is_not_repeated() {
     let (host, proxy) = host_behind_proxy().await;
     let client = proxy.http().build().unwrap();
     proxy.lose_answers(1);
@@ -63,7 +63,7 @@ async fn an_acquisition_whose_answer_was_lost_gets_the_same_lease() {
 }
 
 #[tokio::test]
-async fn a_lease_that_came_by_a_repeated_request_is_not_trusted_for_longer_than_it_lasts() {
+async fn a_lease_from_a_repeated_request_counts_from_the_first_try() {
     let (_host, proxy) = host_behind_proxy().await;
     let client = proxy.http().retry(pauses_of(ms(600))).build().unwrap();
     proxy.lose_answers(1);
@@ -76,15 +76,15 @@ async fn a_lease_that_came_by_a_repeated_request_is_not_trusted_for_longer_than_
     assert!(lease.held_until() <= after_the_first + ttl);
 }
 
-/// One that is refused says nothing about the one before it, which may have been granted.
+/// A refusal says nothing about the try before it, which may have been granted.
 #[tokio::test]
-async fn a_refused_try_does_not_make_the_lease_of_the_first_younger() {
+async fn a_lease_counts_from_the_first_try_even_if_a_later_one_was_refused() {
     let granted = json!({
         "key": "k", "acquired": true, "owner": "me", "scope": "global", "full_key": "lock:k",
         "expires_at": "2099-01-01T00:00:00.000Z", "fence": "000000000000001",
     });
     let server = RawServer::start(move |before| match before {
-        0 => Reply::HangUp,
+        0 => Reply::Disconnect,
         1 => Reply::error("RATE_LIMITED", &json!({})),
         _ => Reply::success(&granted),
     })
@@ -100,7 +100,7 @@ async fn a_refused_try_does_not_make_the_lease_of_the_first_younger() {
 }
 
 #[tokio::test]
-async fn an_acquisition_that_was_refused_at_last_gives_back_what_it_got_at_first() {
+async fn an_acquisition_that_fails_releases_what_an_earlier_try_may_have_got() {
     let (host, proxy) = host_behind_proxy().await;
     let slow = Retry::default().first_pause(ms(3_000)).attempts(2);
     let client = proxy.http().build().unwrap();
@@ -115,7 +115,7 @@ async fn an_acquisition_that_was_refused_at_last_gives_back_what_it_got_at_first
 }
 
 #[tokio::test]
-async fn an_acquisition_none_of_whose_answers_arrive_leaves_nothing_behind() {
+async fn an_acquisition_without_any_answer_leaves_no_lock_behind() {
     let (host, proxy) = host_behind_proxy().await;
     let client = proxy.http().build().unwrap();
     proxy.lose_answers(usize::MAX);
@@ -124,9 +124,9 @@ async fn an_acquisition_none_of_whose_answers_arrive_leaves_nothing_behind() {
     host.until_free("lock:k").await;
 }
 
-/// An owner of one's own choosing may hold the lock by another attempt.
+/// An owner that was chosen by the caller may hold the lock by another attempt.
 #[tokio::test]
-async fn what_is_withdrawn_is_not_somebody_elses_of_the_same_owner() {
+async fn a_withdrawal_leaves_another_lease_of_the_same_owner() {
     let (host, proxy) = host_behind_proxy().await;
     let held = soon(host.http().lock("k").owner("me").hold())
         .await
@@ -141,12 +141,12 @@ async fn what_is_withdrawn_is_not_somebody_elses_of_the_same_owner() {
 }
 
 #[tokio::test]
-async fn a_program_can_wait_until_everything_is_given_back() {
+async fn a_program_can_wait_until_all_locks_are_released() {
     let (host, proxy) = host_behind_proxy().await;
     let client = proxy.http().retry(Retry::never()).build().unwrap();
     assert!(
         soon(client.settle(ms(20_000))).await,
-        "nothing is to be done"
+        "there is nothing to do"
     );
     proxy.lose_answers(1);
     soon(client.lock("k").acquire()).await.unwrap_err();
@@ -160,11 +160,14 @@ async fn a_program_can_wait_until_everything_is_given_back() {
     let lease = acquired(client.lock("k")).await;
     proxy.swallow_all();
     drop(lease);
-    assert!(!soon(client.settle(ms(50))).await, "nobody answers");
+    assert!(
+        !soon(client.settle(ms(50))).await,
+        "the server does not answer"
+    );
 }
 
 #[tokio::test]
-async fn an_acquisition_that_is_given_up_without_an_answer_leaves_nothing_behind() {
+async fn an_acquisition_that_is_given_up_without_an_answer_leaves_no_lock_behind() {
     let (host, proxy) = host_behind_proxy().await;
     let client = proxy.http().retry(Retry::never()).build().unwrap();
     proxy.lose_answers(1);
@@ -174,7 +177,7 @@ async fn an_acquisition_that_is_given_up_without_an_answer_leaves_nothing_behind
 }
 
 #[tokio::test]
-async fn a_release_whose_answer_was_lost_is_done() {
+async fn a_release_whose_answer_was_lost_succeeds() {
     for scheme in ["http", "ws"] {
         let (_host, proxy, client) = connected_by(scheme).await;
         let lease = acquired(client.lock("k")).await;
@@ -192,7 +195,7 @@ async fn a_release_whose_answer_was_lost_is_done() {
 }
 
 #[tokio::test]
-async fn a_release_whose_answer_was_lost_is_done_also_when_the_next_one_holds_the_lock() {
+async fn a_release_whose_answer_was_lost_succeeds_even_if_the_next_client_holds_the_lock() {
     let (host, proxy) = host_behind_proxy().await;
     let client = proxy.http().retry(pauses_of(ms(600))).build().unwrap();
     let lease = acquired(client.lock("k")).await;
@@ -204,12 +207,12 @@ async fn a_release_whose_answer_was_lost_is_done_also_when_the_next_one_holds_th
     assert_eq!(
         status.holders[0].fence,
         Some(next.fence),
-        "the successor is left alone"
+        "the successor still holds it"
     );
 }
 
 #[tokio::test]
-async fn a_release_by_somebody_else_is_no_success() {
+async fn a_second_release_fails() {
     let host = Host::start().await;
     let client = host.http();
     let held = soon(client.lock("k").hold()).await.unwrap();

@@ -1,4 +1,4 @@
-//! The client against real servers of this machine, and against a proxy that loses answers.
+//! The client against real servers on this machine, also behind a proxy that loses answers.
 
 mod acquiring;
 mod api_key;

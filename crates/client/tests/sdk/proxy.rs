@@ -1,4 +1,4 @@
-//! A server behind a link that can be broken.
+//! A server behind a proxy that delays, loses and refuses what passes through it.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -27,19 +27,19 @@ impl Proxy {
         Client::builder(format!("ws://{}", self.address()))
     }
 
-    /// Answers come so much later.
+    /// Delays each answer by this time.
     pub(crate) fn delay_answers(&self, time: Duration) {
         self.delay(Way::ToClient, time);
     }
 
-    /// Nothing passes in any direction, and nobody is told.
+    /// Drops everything in both directions, without closing a connection.
     pub(crate) fn swallow_all(&self) {
         for way in [Way::ToServer, Way::ToClient] {
             self.swallow(way, Traffic::All);
         }
     }
 
-    /// Connections are closed as soon as they are made, and those that are open now.
+    /// Closes all connections, and every new one at once.
     pub(crate) fn refuse_all(&self) {
         self.refuse(Traffic::All);
     }
@@ -60,7 +60,7 @@ pub(crate) async fn connected_by(scheme: &str) -> (Host, Proxy, Client) {
 }
 
 #[tokio::test]
-async fn the_proxy_passes_and_loses_what_it_is_told_to() {
+async fn the_proxy_passes_loses_and_refuses_as_asked() {
     let (_host, proxy) = host_behind_proxy().await;
     let client = proxy.http().retry(Retry::never()).build().unwrap();
     soon(client.ping()).await.unwrap();
@@ -75,7 +75,7 @@ async fn the_proxy_passes_and_loses_what_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn the_proxy_lets_nobody_in_while_it_is_told_to() {
+async fn the_proxy_accepts_no_connections_while_it_does_not_listen() {
     let (_host, proxy) = host_behind_proxy().await;
     let client = proxy.http().retry(Retry::never()).build().unwrap();
     proxy.stop_listening();

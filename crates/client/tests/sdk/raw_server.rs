@@ -1,4 +1,4 @@
-//! An HTTP server that says what a test wants it to say, and keeps what it was sent.
+//! An HTTP server whose replies a test chooses, and which records the requests.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What came in.
+/// A request that was received.
 #[derive(Debug, Clone)]
 pub(crate) struct Received {
     pub(crate) at: Instant,
@@ -17,16 +17,16 @@ pub(crate) struct Received {
     pub(crate) body: Value,
 }
 
-/// What goes out.
+/// A reply to a request.
 pub(crate) enum Reply {
-    /// The Forrst answer to the request, with these members.
+    /// A Forrst answer to the request, with these members.
     Forrst(Value),
     /// A status line and a body of any kind.
     Http(u16, &'static str),
-    /// Nothing, for ever.
+    /// No reply, for ever.
     Silence,
-    /// The end of the connection.
-    HangUp,
+    /// The connection is closed.
+    Disconnect,
 }
 
 impl Reply {
@@ -46,7 +46,7 @@ pub(crate) struct RawServer {
 }
 
 impl RawServer {
-    /// `reply` is told how many requests came before.
+    /// `reply` gets the number of earlier requests.
     pub(crate) async fn start(reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -93,7 +93,7 @@ async fn serve(
         };
         let (status, body) = match reply(before) {
             Reply::Silence => std::future::pending().await,
-            Reply::HangUp => return,
+            Reply::Disconnect => return,
             Reply::Http(status, body) => (status, body.to_owned()),
             Reply::Forrst(mut answer) => {
                 answer["protocol"] = json!({"name": "forrst", "version": "0.1.0"});

@@ -1,4 +1,4 @@
-//! What is tried again, how often and when.
+//! Which requests are retried, how often and when.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ async fn call(server: &RawServer, retry: Retry) -> Result<Value, Error> {
 }
 
 #[tokio::test]
-async fn a_server_that_names_a_time_is_not_asked_earlier() {
+async fn retry_after_is_respected() {
     let server = RawServer::start(|before| match before {
         0 => Reply::error("RATE_LIMITED", &after(300)),
         _ => Reply::success(&json!(1)),
@@ -61,7 +61,7 @@ async fn tries_are_limited_in_time() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_later_is_reached() {
+async fn a_server_that_starts_later_is_reached() {
     let address = free_address().await;
     let client = Client::builder(format!("http://{address}"))
         .build()
@@ -75,7 +75,7 @@ async fn a_server_that_comes_later_is_reached() {
 }
 
 #[tokio::test]
-async fn unavailable_is_tried_again_only_where_the_function_cannot_have_begun() {
+async fn unavailable_is_retried_only_if_the_function_cannot_have_begun() {
     let unavailable = |acquired: Option<bool>, has_id: bool| {
         let mut answer =
             json!({"result": null, "errors": [{"code": "UNAVAILABLE", "message": "no"}]});
@@ -104,7 +104,7 @@ async fn unavailable_is_tried_again_only_where_the_function_cannot_have_begun() 
 }
 
 #[tokio::test]
-async fn an_idempotent_call_is_tried_again_on_whatever_may_pass() {
+async fn an_idempotent_call_is_retried_after_every_transient_error() {
     for (code, tries) in [
         ("UNAVAILABLE", 4),
         ("INTERNAL_ERROR", 4),
@@ -124,7 +124,7 @@ async fn an_idempotent_call_is_tried_again_on_whatever_may_pass() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_answers_for_its_server_proves_nothing() {
+async fn after_an_error_of_a_gateway_only_idempotent_calls_are_retried() {
     for (status, tries) in [(502, 4), (503, 4), (504, 4), (500, 1), (404, 1)] {
         let server = RawServer::start(move |_| Reply::Http(status, "<html>")).await;
         call(&server, quick()).await.unwrap_err();
@@ -136,7 +136,7 @@ async fn a_gateway_that_answers_for_its_server_proves_nothing() {
 }
 
 #[tokio::test]
-async fn contention_is_an_answer_unless_it_is_to_be_tried_again() {
+async fn contention_is_retried_only_on_request() {
     let host = Host::start().await;
     let client = host.http();
     let lease = acquired(client.lock("k")).await;

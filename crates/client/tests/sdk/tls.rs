@@ -1,4 +1,4 @@
-//! https and wss.
+//! Servers behind TLS, by `https` and `wss`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::host::{Host, acquired, soon};
 
-/// Puts TLS in front of a server, and gives its port and the PEM text of the authority that signed its certificate.
+/// Starts a TLS proxy before a server. Returns its port, and the certificate of its authority as PEM.
 async fn encrypt(target: SocketAddr) -> (u16, String) {
     let authority_key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
@@ -50,7 +50,7 @@ async fn encrypt(target: SocketAddr) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn a_server_whose_authority_is_named_is_trusted() {
+async fn a_server_of_a_given_authority_is_trusted() {
     let host = Host::start().await;
     let (port, pem) = encrypt(host.address).await;
     for url in [
@@ -67,7 +67,7 @@ async fn a_server_whose_authority_is_named_is_trusted() {
 }
 
 #[tokio::test]
-async fn a_server_whose_authority_nobody_knows_is_not_trusted() {
+async fn a_server_of_an_unknown_authority_is_not_trusted() {
     let host = Host::start().await;
     let (port, _) = encrypt(host.address).await;
     let (_, other) = encrypt(host.address).await;

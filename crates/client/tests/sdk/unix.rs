@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 
 use crate::host::{Host, Receipt, acquired, charging, ms, soon, until, wait_at_the_gate};
 
-/// A socket before another one, whose connections can be counted and broken.
+/// A relay before a unix socket, whose connections can be counted and broken.
 struct Relay {
     folder: TempDir,
     connections: Arc<AtomicUsize>,
@@ -59,7 +59,7 @@ impl Relay {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// Each of them has a receiver.
+    /// Each open connection has a receiver.
     fn open_connections(&self) -> usize {
         self.broken.receiver_count()
     }
@@ -82,7 +82,7 @@ fn client_of(folder: &TempDir, name: &str) -> Client {
 }
 
 #[tokio::test]
-async fn slow_calls_on_one_connection_do_not_hold_up_others() {
+async fn slow_calls_do_not_delay_other_calls_on_the_same_connection() {
     let host = Host::start().await;
     let relay = Relay::start(host.socket());
     let client = relay.client();
@@ -119,7 +119,7 @@ async fn a_lease_is_renewed() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_is_unreachable_until_it_is_back() {
+async fn a_stopped_server_is_unreachable_until_it_is_started_again() {
     let host = Host::start().await;
     let client = host.unix();
     soon(client.ping()).await.unwrap();
@@ -149,7 +149,7 @@ async fn calls_under_way_when_the_connection_breaks_may_have_run() {
 }
 
 #[tokio::test]
-async fn the_connection_is_closed_when_nobody_needs_it_any_more() {
+async fn the_connection_is_closed_when_the_client_is_dropped() {
     let host = Host::start().await;
     let relay = Relay::start(host.socket());
     let client = relay.client();
@@ -186,7 +186,7 @@ async fn an_answer_that_is_too_large_is_not_read() {
 }
 
 #[tokio::test]
-async fn a_socket_that_is_not_there_is_named() {
+async fn an_error_names_the_socket_that_does_not_exist() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("file"), "").unwrap();
     for name in ["nothing", "file"] {

@@ -28,7 +28,7 @@ async fn many_calls_share_one_connection_and_each_gets_its_own_answer() {
 }
 
 #[tokio::test]
-async fn a_slow_call_does_not_hold_up_the_others() {
+async fn a_slow_call_does_not_delay_the_others() {
     let host = Host::start().await;
     let client = host.websocket();
     let slow = wait_at_the_gate(&client);
@@ -39,7 +39,7 @@ async fn a_slow_call_does_not_hold_up_the_others() {
 }
 
 #[tokio::test]
-async fn the_connection_is_opened_again_after_the_server_was_started_again() {
+async fn the_connection_is_opened_again_after_a_restart_of_the_server() {
     let host = Host::start().await;
     let client = host.websocket();
     soon(client.ping()).await.unwrap();
@@ -72,7 +72,7 @@ async fn calls_under_way_when_the_connection_breaks_may_have_run() {
 }
 
 #[tokio::test]
-async fn the_connection_is_closed_when_nobody_needs_it_any_more() {
+async fn the_connection_is_closed_when_the_client_is_dropped() {
     let host = Host::start().await;
     let client = host.websocket();
     soon(client.ping()).await.unwrap();
@@ -82,7 +82,7 @@ async fn the_connection_is_closed_when_nobody_needs_it_any_more() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_too_large_is_no_reason_to_wait() {
+async fn a_request_that_is_too_large_fails_at_once() {
     let host = Host::start().await;
     let client = host.websocket();
     let huge = json!({"user": "x".repeat(2 * 1024 * 1024), "amount": 1});

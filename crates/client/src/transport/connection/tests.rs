@@ -128,7 +128,7 @@ async fn many_turns() {
     }
 }
 
-async fn check_that_only_what_was_written_may_have_run<W: Wire>(opened: Opened<W>) {
+async fn check_only_calls_that_were_written_may_have_run<W: Wire>(opened: Opened<W>) {
     let written = opened.call();
     many_turns().await;
     let queued = opened.call();
@@ -142,14 +142,14 @@ async fn check_that_only_what_was_written_may_have_run<W: Wire>(opened: Opened<W
 }
 
 #[tokio::test]
-async fn only_what_was_written_may_have_run() {
-    // A server that reads one byte and no more holds up all writing.
-    check_that_only_what_was_written_may_have_run(by_websocket(1).await).await;
-    check_that_only_what_was_written_may_have_run(by_frames(1)).await;
+async fn only_calls_that_were_written_may_have_run() {
+    // A server that reads one byte and no more blocks all writes.
+    check_only_calls_that_were_written_may_have_run(by_websocket(1).await).await;
+    check_only_calls_that_were_written_may_have_run(by_frames(1)).await;
 }
 
 #[tokio::test]
-async fn a_frame_of_which_nothing_could_be_written_was_not_sent() {
+async fn a_call_of_whose_frame_nothing_was_written_was_not_sent() {
     // Whether the end of the connection or the call is noticed first is a matter of chance.
     for _ in 0..20 {
         let opened = by_frames(1024);
@@ -197,7 +197,7 @@ async fn calls_with_the_same_id_get_their_own_answers() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_wrong_is_an_error_of_its_call() {
+async fn an_invalid_answer_is_an_error_of_its_call() {
     let opened = by_frames(1024);
     let calls = [opened.call(), opened.call()];
     let (_connection, mut server) = opened.server();
@@ -214,7 +214,7 @@ async fn an_answer_that_is_wrong_is_an_error_of_its_call() {
 }
 
 #[tokio::test]
-async fn a_failure_that_names_no_request_is_that_of_the_only_one() {
+async fn a_failure_without_an_id_belongs_to_the_only_call() {
     let opened = by_frames(1024);
     let call = opened.call();
     let (_connection, mut server) = opened.server();
@@ -225,7 +225,7 @@ async fn a_failure_that_names_no_request_is_that_of_the_only_one() {
 }
 
 #[tokio::test]
-async fn a_failure_that_names_no_request_is_told_to_all_when_the_connection_ends() {
+async fn a_failure_without_an_id_is_reported_to_all_calls_when_the_connection_ends() {
     let opened = by_frames(1024);
     let calls = [opened.call(), opened.call()];
     let (_connection, mut server) = opened.server();
@@ -243,7 +243,7 @@ async fn a_failure_that_names_no_request_is_told_to_all_when_the_connection_ends
 }
 
 #[tokio::test]
-async fn a_server_that_accepts_no_connection_has_run_nothing() {
+async fn a_server_that_refuses_the_connection_has_run_nothing() {
     let opened = by_frames(1024);
     let calls = [opened.call(), opened.call()];
     let (_connection, mut server) = opened.server();
@@ -261,7 +261,7 @@ async fn a_server_that_accepts_no_connection_has_run_nothing() {
 }
 
 #[tokio::test]
-async fn answers_that_were_sent_count_also_after_a_failed_write() {
+async fn answers_that_were_sent_arrive_even_after_a_failed_write() {
     // Which of the two is noticed first is a matter of chance.
     for _ in 0..20 {
         let opened = by_frames(1024);
@@ -278,9 +278,9 @@ async fn answers_that_were_sent_count_also_after_a_failed_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_server_is_given_up_where_it_could_be_gone_unnoticed() {
+async fn a_silent_server_is_given_up_over_tcp_and_not_over_a_unix_socket() {
     let opened = by_websocket(1024).await;
-    let call = timeout(PATIENCE * 100, opened.call());
+    let call = timeout(GIVE_UP_AFTER * 100, opened.call());
     let error = call.await.unwrap().unwrap().unwrap_err();
     assert!(error.to_string().contains("silent"), "{error}");
     assert_eq!(
@@ -291,6 +291,6 @@ async fn a_silent_server_is_given_up_where_it_could_be_gone_unnoticed() {
 
     let opened = by_frames(1024);
     let call = opened.call();
-    timeout(PATIENCE * 100, call).await.unwrap_err();
+    timeout(GIVE_UP_AFTER * 100, call).await.unwrap_err();
     assert!(opened.connection.is_open());
 }

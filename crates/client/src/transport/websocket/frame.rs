@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 frames.
+//! JSON-RPC 2.0 frames, each of which carries one request or answer.
 
 use forrst_protocol::{Request, Response};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use crate::Error;
 use crate::transport::wire::{self, Answer};
 
 #[derive(Serialize)]
-struct Outgoing<'a> {
+struct RequestFrame<'a> {
     jsonrpc: &'static str,
     id: u64,
     method: &'static str,
@@ -17,7 +17,7 @@ struct Outgoing<'a> {
 
 /// The frame that carries a request.
 pub(super) fn write(id: u64, request: &Request<'_>) -> Result<String, serde_json::Error> {
-    serde_json::to_string(&Outgoing {
+    serde_json::to_string(&RequestFrame {
         jsonrpc: "2.0",
         id,
         method: "forrst.call",
@@ -25,9 +25,9 @@ pub(super) fn write(id: u64, request: &Request<'_>) -> Result<String, serde_json
     })
 }
 
-/// What came in.
+/// Reads a frame of the server.
 pub(super) fn read(text: &str) -> wire::Incoming {
-    match serde_json::from_str::<Incoming<'_>>(text) {
+    match serde_json::from_str::<AnswerFrame<'_>>(text) {
         Ok(frame) => wire::Incoming::Answer {
             number: frame.id,
             answer: frame.into_answer(),
@@ -40,7 +40,7 @@ pub(super) fn read(text: &str) -> wire::Incoming {
 }
 
 #[derive(Deserialize)]
-struct Incoming<'a> {
+struct AnswerFrame<'a> {
     /// Which request it answers; `None` when the server could not read that.
     id: Option<u64>,
     #[serde(borrow)]
@@ -54,18 +54,18 @@ struct FrameError {
     message: String,
 }
 
-impl Incoming<'_> {
-    /// The Forrst answer, or what is wrong with the frame.
+impl AnswerFrame<'_> {
+    /// The Forrst answer, or the error of the frame.
     fn into_answer(self) -> Answer {
-        let wrong = match (self.result, self.error) {
+        let error = match (self.result, self.error) {
             (Some(result), None) => {
                 let answer = Response::parse(result.get().as_bytes());
                 return answer.map_err(|why| Error::Protocol(why.into()));
             }
             (_, Some(error)) => format!("JSON-RPC error {}: {}", error.code, error.message),
-            (None, None) => "a JSON-RPC frame without result and error".to_owned(),
+            (None, None) => "the JSON-RPC frame has neither a result nor an error".to_owned(),
         };
-        Err(Error::Protocol(wrong.into()))
+        Err(Error::Protocol(error.into()))
     }
 }
 
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_results_or_errors_of_the_frame() {
+    fn a_frame_has_an_answer_or_an_error() {
         let answer = |text: &str| match read(text) {
             wire::Incoming::Answer { number, answer } => (number, answer),
             wire::Incoming::Other => panic!("{text} is an answer"),
@@ -100,7 +100,7 @@ mod tests {
                 r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"no"}}"#,
                 "JSON-RPC error -32600: no",
             ),
-            (r#"{"jsonrpc":"2.0","id":1}"#, "without result"),
+            (r#"{"jsonrpc":"2.0","id":1}"#, "neither a result"),
             (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, "protocol"),
         ] {
             let (number, bad) = answer(text);

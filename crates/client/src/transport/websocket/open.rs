@@ -1,4 +1,4 @@
-//! Opens a WebSocket: TCP, TLS where the URL says so, and the handshake with the key.
+//! Opens a WebSocket: TCP, TLS for `wss`, and the handshake with the API key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use tokio_tungstenite::tungstenite::{self, handshake};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 use url::Url;
 
-use crate::transport::{Access, MAX_ANSWER_BYTES, refused};
+use crate::transport::{ConnectOptions, MAX_ANSWER_BYTES, not_forrst};
 use crate::{Cause, Error};
 
 /// A connection, encrypted or not.
-pub(crate) trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-pub(crate) type Socket = WebSocketStream<Box<dyn Bytes>>;
+pub(crate) type Socket = WebSocketStream<Box<dyn ByteStream>>;
 
 pub(crate) struct WebSocket {
     url: Url,
@@ -40,11 +40,11 @@ impl fmt::Debug for WebSocket {
 }
 
 impl WebSocket {
-    pub(in crate::transport) fn new(url: Url, access: Access) -> Self {
+    pub(in crate::transport) fn new(url: Url, options: ConnectOptions) -> Self {
         Self {
             url,
-            authorization: access.authorization,
-            tls: TlsConnector::from(Arc::new(access.tls)),
+            authorization: options.authorization,
+            tls: TlsConnector::from(Arc::new(options.tls)),
         }
     }
 
@@ -63,8 +63,8 @@ impl WebSocket {
         }
     }
 
-    async fn connect(&self) -> Result<Box<dyn Bytes>, Cause> {
-        // An IPv6 address stands in brackets in a URL, and nowhere else.
+    async fn connect(&self) -> Result<Box<dyn ByteStream>, Cause> {
+        // Only in a URL, an IPv6 address is in brackets.
         let host = self.url.host_str().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let port = self.url.port_or_known_default().unwrap_or(80);
@@ -87,9 +87,9 @@ impl WebSocket {
     }
 }
 
-/// Nothing but the handshake was sent, so nothing can have been carried out.
+/// Only the handshake was sent, so no request can have been carried out.
 fn not_upgraded(status: StatusCode) -> Error {
-    match refused(status, "the server did not open a WebSocket") {
+    match not_forrst(status, "the server did not open a WebSocket") {
         Error::Interrupted(why) => Error::Unreachable(why),
         other => other,
     }
