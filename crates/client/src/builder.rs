@@ -35,8 +35,8 @@ impl ClientBuilder {
 
     /// The API key: sent as `Authorization: Bearer …`, and never shown in logs or by `Debug`.
     ///
-    /// Over `http` and `ws` it is sent in cleartext: use them only in networks that you trust. Over a unix socket it is not sent: the
-    /// server lets only its own user connect, and needs no key.
+    /// Over `http` and `ws` it is sent in cleartext: use them only in networks that you trust. Over a unix socket it is not sent:
+    /// the server lets only its own user connect, and needs no key.
     #[must_use]
     pub fn api_key(mut self, key: impl Into<String>) -> Self {
         self.api_key = Some(ApiKey::new(key.into()));

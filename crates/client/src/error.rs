@@ -62,7 +62,7 @@ pub enum Error {
     /// The answer is not a Forrst answer, or not of the expected type. The request may have been carried out.
     #[error("the answer cannot be understood: {0}")]
     Protocol(#[source] Cause),
-    /// The request could not be built, and nothing was sent: a name or a version is invalid, or the arguments are not a JSON object.
+    /// The request could not be built, and nothing was sent: a name or a version is invalid, or the arguments are no JSON object.
     #[error("the request cannot be built: {0}")]
     InvalidRequest(#[source] Cause),
     /// The client cannot be built: its URL, its certificates or its key are invalid.
@@ -104,6 +104,26 @@ impl Error {
     /// The code of the first error that the server reported.
     pub fn code(&self) -> Option<&ErrorCode> {
         self.failure().map(Failure::code)
+    }
+
+    /// Whether the server could not be reached because its certificate is not trusted, or is not for its name.
+    pub fn is_certificate_error(&self) -> bool {
+        let Self::Unreachable(cause) = self else {
+            return false;
+        };
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(cause.as_ref());
+        while let Some(error) = next {
+            if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
+                return true;
+            }
+            // The source of an `io::Error` is not the error that it wraps, but the source of that.
+            let wrapped = error.downcast_ref().and_then(std::io::Error::get_ref);
+            next = match wrapped {
+                Some(wrapped) => Some(wrapped),
+                None => error.source(),
+            };
+        }
+        false
     }
 
     /// Whether the function that was called may have begun. If not, any call may safely be repeated.

@@ -75,8 +75,8 @@ impl Lease {
         Ok(lease)
     }
 
-    /// Renews the lease if it is not known that half of it is left: it may have been granted to an earlier try, or during a wait by a
-    /// server that does not say what is left of it.
+    /// Renews the lease unless half of it is known to be left: it may have been granted to an earlier try, or during a wait by a
+    /// server that does not say what is left.
     async fn ensure_fresh(&mut self, renewal: &Renewal, ttl: Duration) -> Result<(), Error> {
         if self.remaining() > ttl / 2 {
             return Ok(());

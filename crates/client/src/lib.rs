@@ -51,8 +51,8 @@
 //! certainly not sent, and with [`Error::Interrupted`] when it may have run. On a connection for all calls, a slow call does not
 //! delay the others, and calls that are ready together are written together.
 //!
-//! A unix socket has neither TLS nor API keys: only the server's own user and root can connect, and they have all rights. An API key
-//! that is set is not sent. There the client appends a number to the ids of requests, such as `id.7`.
+//! A unix socket has neither TLS nor API keys: only the server's own user and root can connect, and they have all rights. An API
+//! key that is set is not sent. There the client appends a number to the ids of requests, such as `id.7`.
 
 mod acquire;
 mod api_key;

@@ -68,9 +68,9 @@ impl Retry {
 
     /// Also retries when another client holds the lock, which is not the default.
     ///
-    /// Waiting in the server's queue ([`Acquire::wait`](crate::Acquire::wait), [`Lock::wait`](crate::Lock::wait)) is fair and faster. And
-    /// where a job is to run on one of many machines, the others must not retry: they would run it again after a run that took less
-    /// time than a pause.
+    /// Waiting in the server's queue ([`Acquire::wait`](crate::Acquire::wait), [`Lock::wait`](crate::Lock::wait)) is fair and faster.
+    /// And where a job is to run on one of many machines, the others must not retry: they would run it again after a run that took
+    /// less time than a pause.
     #[must_use]
     pub fn on_contention(mut self) -> Self {
         self.is_for_contention = true;

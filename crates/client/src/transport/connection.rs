@@ -1,6 +1,6 @@
 //! One connection with many calls under way.
 //!
-//! A single task reads and writes it. It matches answers to calls by number, and, when the connection ends, tells apart which calls were
+//! A single task reads and writes it. It matches answers to calls by number. When the connection ends, it knows which calls were
 //! certainly not sent and which may have run.
 
 use std::collections::HashMap;

@@ -107,4 +107,8 @@ impl fmt::Display for WithCauses {
     }
 }
 
-impl StdError for WithCauses {}
+impl StdError for WithCauses {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source()
+    }
+}

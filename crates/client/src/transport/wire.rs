@@ -29,8 +29,8 @@ pub(crate) trait Reader: Send + 'static {
 }
 
 pub(crate) trait Writer: Send + 'static {
-    /// Writes these frames together, and drains them. Calls `begun` before the server can have received a whole frame: if it fails or
-    /// is dropped before that, none of them was sent.
+    /// Writes these frames together, and drains them. Calls `begun` before the server can have received a whole frame: if it
+    /// fails or is dropped before that, none of them was sent.
     fn write(
         &mut self,
         frames: &mut Vec<String>,

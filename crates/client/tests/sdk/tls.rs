@@ -76,6 +76,7 @@ async fn a_server_of_an_unknown_authority_is_not_trusted() {
         for builder in [builder.clone(), builder.ca_certificate(other.clone())] {
             let error = soon(builder.connect()).await.unwrap_err();
             assert!(matches!(error, Error::Unreachable(_)), "{error}");
+            assert!(error.is_certificate_error(), "{error:?}");
             assert!(
                 error.to_string().to_lowercase().contains("certificate"),
                 "{error}"
