@@ -1,7 +1,7 @@
-//! `forrst bench`: load for a server, and an eye on whether it keeps its promises.
+//! `forrst bench`: puts load on a server, measures it, and checks that no two holders overlap and that fences grow.
 
+mod checker;
 mod progress;
-mod referee;
 mod summary;
 mod worker;
 
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use forrst_client::{Client, Retry};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::connection::{Connection, settle};
@@ -19,22 +20,23 @@ use crate::error::CommandError;
 use crate::exit;
 use crate::output::{print, print_value};
 use crate::time;
+use checker::Checker;
 use progress::Progress;
-use referee::Referee;
 use summary::Summary;
 use worker::{Load, Tally, work};
 
 /// Put load on a server, measure it, and check that no two holders overlap.
 ///
 /// Every connection takes a lock, holds it, releases it, and begins again: as soon
-/// as it can, or with --rate at fixed times, whatever the server does. Locks are
-/// called `bench:`, a random number, and a number: nobody else's.
+/// as it can, or with --rate at fixed times, however slow the server is. The keys
+/// are `bench:`, a random number of this run, and a number.
 ///
-/// An acquisition takes as long as it was due, until it was granted or timed out.
-/// Waiting is the part of it until the holder before began to release the lock;
-/// service is the rest. What comes after the end is in no rate.
+/// The latency of an acquisition counts from the time at which it was due until it
+/// was granted or timed out. Waiting is the part of it until the previous holder
+/// began to release the lock; service is the rest. Rates count only what was
+/// granted before the end.
 ///
-/// A violation is a lock that two held at once, between the answer that granted
+/// A violation is a lock that was held twice at once, between the answer that granted
 /// it and the request that released it, or a fence that did not grow.
 #[derive(Args)]
 #[command(
@@ -50,7 +52,7 @@ Exit codes: 0 done, 1 a violation was found, or nothing was ever granted, 2
 wrong usage, 69 no server can be reached, 77 not allowed."
 )]
 pub(crate) struct BenchArguments {
-    /// How many connections work at once
+    /// The number of connections
     #[arg(long, value_name = "COUNT", default_value = "16", value_parser = connections)]
     connections: NonZeroUsize,
 
@@ -58,27 +60,27 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = time::parse)]
     duration: Duration,
 
-    /// How many locks to take each second, over all connections; as many as possible when omitted
+    /// How many locks to take each second, over all connections [default: as many as possible]
     #[arg(long, value_name = "COUNT", value_parser = rate)]
     rate: Option<f64>,
 
-    /// How many locks there are
+    /// The number of keys
     #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = keys)]
     keys: NonZeroUsize,
 
-    /// Which share goes to a single one of them, from 0 to 1
+    /// The share of acquisitions that goes to the first of them, from 0 to 1
     #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = share)]
     hot: f64,
 
     /// How long a lock is held before it is released
-    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = time::parse_or_none)]
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = time::parse_or_zero)]
     hold: Duration,
 
     /// The ttl of every lock
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = time::parse)]
     ttl: Duration,
 
-    /// How long to wait for a lock; shorter than the ttl
+    /// How long to wait for a lock; has to be shorter than the ttl
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = time::parse)]
     block: Duration,
 
@@ -94,7 +96,7 @@ fn connections(text: &str) -> Result<NonZeroUsize, String> {
     count(text, 10_000)
 }
 
-/// Each of them is kept in memory.
+/// Limited, because each key is kept in memory.
 fn keys(text: &str) -> Result<NonZeroUsize, String> {
     count(text, 1_000_000)
 }
@@ -123,7 +125,7 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<u8, CommandError> {
     if arguments.block >= arguments.ttl {
         let message = "--block must be shorter than --ttl";
         return Err(CommandError::usage(message)
-            .hint("a lock that may have expired before its grant was heard of proves nothing"));
+            .hint("a lock that may have expired before its grant arrived proves nothing"));
     }
     let clients = arguments.clients().await?;
     let started_at = Instant::now();
@@ -137,35 +139,36 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<u8, CommandError> {
         interval: arguments.interval(),
         starts_at: started_at,
         ends_at,
-        referee: Referee::new(arguments.keys.get()),
+        checker: Checker::new(arguments.keys.get()),
+        is_stopped: watch::Sender::new(false),
     });
     let progress = Progress::start(arguments.duration, arguments.json, load.clone());
     let mut workers = JoinSet::new();
-    let places = (0_u32..).map(|number| f64::from(number) / arguments.connection_count());
-    for (client, place) in clients.iter().zip(places) {
-        workers.spawn(work(client.clone(), load.clone(), place));
+    let phases = (0_u32..).map(|number| f64::from(number) / arguments.connection_count());
+    for (client, phase) in clients.iter().zip(phases) {
+        workers.spawn(work(client.clone(), load.clone(), phase));
     }
     let mut end = signal(SignalKind::terminate())
-        .map_err(|error| CommandError::local(format!("signals cannot be minded: {error}")))?;
+        .map_err(|error| CommandError::local(format!("cannot handle signals: {error}")))?;
     let mut tally = Tally::new();
     let mut ended_at = ends_at;
     let mut end_now = || {
-        load.referee.blow_whistle();
+        load.stop();
         ended_at = ended_at.min(Instant::now());
     };
     loop {
         tokio::select! {
             joined = workers.join_next() => match joined {
                 Some(Ok(one)) => tally.add(&one),
-                Some(Err(error)) => return Err(CommandError::local(format!("a connection broke down: {error}"))),
+                Some(Err(error)) => return Err(CommandError::local(format!("a worker failed: {error}"))),
                 None => break,
             },
-            // What was measured until now is worth telling.
+            // What was measured so far is still reported.
             Ok(()) = tokio::signal::ctrl_c() => end_now(),
             Some(()) = end.recv() => end_now(),
         }
     }
-    // Those that were under way at the end had their time to finish, which is not a part of it.
+    // Calls that were under way at the end were finished after it.
     let measured = ended_at - started_at;
     let settling: JoinSet<bool> = clients
         .into_iter()
@@ -173,11 +176,11 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<u8, CommandError> {
         .collect();
     settling.join_all().await;
     progress.finish();
-    let summary = Summary::of(&arguments, measured, &tally, &load.referee);
+    let summary = Summary::of(&arguments, measured, &tally, &load.checker);
     if arguments.json {
         print_value(&summary)?;
     } else {
-        print(&summary.told())?;
+        print(&summary.to_text())?;
     }
     let is_fine = summary.violations.count == 0 && summary.granted > 0;
     Ok(if is_fine { 0 } else { exit::FAILED })
@@ -188,17 +191,17 @@ impl BenchArguments {
         u32::try_from(self.connections.get()).map_or(f64::MAX, f64::from)
     }
 
-    /// How often each connection begins.
+    /// How often each connection takes a lock.
     fn interval(&self) -> Option<Duration> {
         let rate = self.rate?;
         Some(Duration::from_secs_f64(self.connection_count() / rate))
     }
 
-    /// One for each connection. The first one makes sure that there is a server.
+    /// One for each connection. The first one checks that the server answers.
     async fn clients(&self) -> Result<Vec<Client>, CommandError> {
         let mut clients = Vec::new();
         for _ in 0..self.connections.get() {
-            // A repeated request would be measured as a slow one.
+            // A retried request would be measured as a slow one.
             let client = self.connection.builder().retry(Retry::never()).build();
             clients.push(client.map_err(|error| self.connection.failed(error))?);
         }

@@ -1,4 +1,4 @@
-//! `forrst call`.
+//! `forrst call`: calls a function, with or without a lock, and prints its result.
 
 mod arguments;
 
@@ -10,15 +10,15 @@ use forrst_protocol::Response;
 
 use crate::connection::ServerAddress;
 use crate::error::CommandError;
-use crate::lock::{check_own_key, release_command};
-use crate::output::{complain, plain, pretty, print, print_value};
+use crate::lock::{refuse_full_key, release_command};
+use crate::output::{pretty, print, print_error, print_value, sanitized};
 use crate::time;
 
 /// Call a function, with or without a lock, and print its result.
 ///
 /// Arguments are one JSON object, `-` for an object on standard input, or
-/// key=value pairs. A value that is JSON is taken as such, all else as text:
-/// `amount=100` is a number, `user_id=user_123` a text, `code='"100"'` a text.
+/// key=value pairs. A value that is valid JSON is sent as JSON, any other as a string:
+/// `amount=100` is a number, `user_id=user_123` and `code='"100"'` are strings.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
@@ -45,11 +45,11 @@ pub(crate) struct CallArguments {
     #[arg(value_name = "JSON|KEY=VALUE")]
     arguments: Vec<String>,
 
-    /// Which version of the function; without it, the highest stable one
+    /// The version of the function [default: the highest stable one]
     #[arg(long, value_name = "VERSION")]
     version: Option<String>,
 
-    /// Run it under the lock of this key
+    /// Run the function under the lock of this key
     #[arg(long, value_name = "KEY")]
     lock: Option<String>,
 
@@ -57,7 +57,7 @@ pub(crate) struct CallArguments {
     #[arg(long, value_name = "DURATION", requires = "lock", value_parser = time::parse)]
     ttl: Option<Duration>,
 
-    /// How long to wait for the lock when somebody else holds it [default: not at all]
+    /// How long to wait for the lock when another client holds it [default: not at all]
     #[arg(long, value_name = "DURATION", requires = "lock", value_parser = time::parse)]
     block: Option<Duration>,
 
@@ -65,7 +65,7 @@ pub(crate) struct CallArguments {
     #[arg(long, requires = "lock")]
     global: bool,
 
-    /// Hold the lock after the function has ended, until it is released or expires
+    /// Keep the lock after the function has ended, until it is released or expires
     #[arg(long, requires = "lock")]
     hold: bool,
 
@@ -73,11 +73,11 @@ pub(crate) struct CallArguments {
     #[arg(long, requires = "lock")]
     renew: bool,
 
-    /// The token that the lock is released by [default: a random one]
+    /// The token that releases the lock [default: a random one]
     #[arg(long, value_name = "TOKEN", requires = "lock")]
     owner: Option<String>,
 
-    /// How long the call may take: the server is told, and ends it then [default: an hour, of which it is not told]
+    /// How long the call may take; it is sent to the server, which ends the call then [default: an hour, which is not sent]
     #[arg(long, value_name = "DURATION", value_parser = time::parse)]
     timeout: Option<Duration>,
 
@@ -89,16 +89,15 @@ pub(crate) struct CallArguments {
     pub(crate) json: bool,
 }
 
-/// How long an answer may take. Functions may work for long, and a connection that is dead without a sign should not be
-/// waited on for ever.
-const PATIENCE: Duration = Duration::from_secs(60 * 60);
+/// How long an answer may take: functions may run for long, but a connection that is dead must not be waited on for ever.
+const MAX_WAIT: Duration = Duration::from_secs(60 * 60);
 
 pub(crate) async fn run(arguments: CallArguments) -> Result<(), CommandError> {
     if let Some(key) = &arguments.lock {
-        check_own_key(key, Some(&arguments.function))?;
+        refuse_full_key(key, Some(&arguments.function))?;
     }
     let failed = |error| arguments.server.failed(error);
-    let client = arguments.server.builder().timeout(PATIENCE).build();
+    let client = arguments.server.builder().timeout(MAX_WAIT).build();
     let client = client.map_err(failed)?;
     let sent = arguments::parse(&arguments.arguments, std::io::stdin())?;
     let mut call = client.call_raw(&arguments.function, sent);
@@ -116,13 +115,13 @@ pub(crate) async fn run(arguments: CallArguments) -> Result<(), CommandError> {
         print_value(&answer)?;
     }
     if arguments.hold {
-        tell_how_to_release(&answer);
+        print_release_command(&answer);
     }
     match answer.into_result() {
         Ok(_) if arguments.json => Ok(()),
-        Ok(result) => print(&format!("{}\n", plain(&pretty(result.get())))),
-        // The whole answer was printed, so the errors are not to be printed as JSON again.
-        Err(errors) => Err(CommandError::of_server(errors.as_slice()).in_words_only()),
+        Ok(result) => print(&format!("{}\n", sanitized(&pretty(result.get())))),
+        // With --json, the errors were printed with the whole answer.
+        Err(errors) => Err(CommandError::from_server(errors.as_slice()).without_json()),
     }
 }
 
@@ -148,13 +147,13 @@ impl CallArguments {
     }
 }
 
-/// What is held has to be released, and the caller needs to know how.
-fn tell_how_to_release(answer: &Response) {
+/// Prints how to release a lock that is still held.
+fn print_release_command(answer: &Response) {
     if let Some(held) = Held::from_response(answer) {
         let command = release_command(held.full_key(), &held.owner, &held.fence.to_string());
-        complain(&format!(
+        print_error(&format!(
             "The lock is held. To release it: {}\n",
-            plain(&command)
+            sanitized(&command)
         ));
     }
 }

@@ -1,11 +1,11 @@
-//! `forrst completions`.
+//! `forrst completions`: scripts for shells, generated from the commands and their flags.
 
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::error::CommandError;
 
-/// Print what a shell needs to complete this command's words.
+/// Print the script with which a shell completes the arguments of this command.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -22,7 +22,7 @@ pub(crate) struct CompletionsArguments {
 pub(crate) fn run(arguments: &CompletionsArguments) -> Result<(), CommandError> {
     let mut script = Vec::new();
     let forrst = crate::Arguments::command();
-    // Also what is not meant for people would be offered.
+    // Otherwise hidden commands would be offered, too.
     let shown = forrst.get_subcommands().filter(|it| !it.is_hide_set());
     let mut forrst = Command::new("forrst")
         .version(env!("CARGO_PKG_VERSION"))

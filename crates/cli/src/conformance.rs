@@ -1,21 +1,21 @@
-//! `forrst conformance`.
+//! `forrst conformance`: runs the test vectors of the wire contract against a server.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use forrst_conformance::{ApiKey, Options, RunError, Transport, run as play};
+use forrst_conformance::{ApiKey, Options, RunError, Transport, run as run_vectors};
 
 use crate::connection::ServerAddress;
 use crate::error::CommandError;
 use crate::exit;
-use crate::output::{complain, print, print_value};
+use crate::output::{print, print_error, print_value};
 use crate::time;
 
-/// Play the vectors of the wire contract against a server.
+/// Run the test vectors of the wire contract against a server.
 ///
-/// The server has to run the demo functions, as `forrst serve --demo` does, and to
-/// be reached by an http URL. An API key has to have all rights. The last line says
-/// `N passed, N failed`.
+/// The server has to have the demo functions, as with `forrst serve --demo`, and an
+/// http URL. If it needs an API key, the key has to have all rights. The last line
+/// is `N passed, N failed`.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
@@ -29,9 +29,9 @@ Exit codes: 0 all passed, 1 some failed, 2 wrong usage, 69 no server can be
 reached."
 )]
 pub(crate) struct ConformanceArguments {
-    /// Which way to the server [default: all]
-    #[arg(long, value_name = "WAY")]
-    transport: Option<Way>,
+    /// The transport to use [default: all]
+    #[arg(long, value_name = "TRANSPORT")]
+    transport: Option<TransportName>,
 
     /// Only vectors whose `group/name` contains this text
     #[arg(long, value_name = "TEXT")]
@@ -41,7 +41,7 @@ pub(crate) struct ConformanceArguments {
     #[arg(long, value_name = "COUNT", default_value_t = Options::default().jobs)]
     jobs: usize,
 
-    /// How long to wait for any one answer
+    /// How long to wait for each answer
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = time::parse)]
     patience: std::time::Duration,
 
@@ -52,13 +52,13 @@ pub(crate) struct ConformanceArguments {
     #[command(flatten)]
     server: ServerAddress,
 
-    /// Print every outcome as JSON
+    /// Print all outcomes as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Way {
+enum TransportName {
     /// POST /forrst
     Http,
     /// JSON-RPC 2.0, POST /rpc
@@ -69,9 +69,9 @@ enum Way {
 
 pub(crate) async fn run(arguments: ConformanceArguments) -> Result<u8, CommandError> {
     let transports = match arguments.transport {
-        Some(Way::Http) => vec![Transport::Http],
-        Some(Way::Rpc) => vec![Transport::Rpc],
-        Some(Way::Ws) => vec![Transport::Ws],
+        Some(TransportName::Http) => vec![Transport::Http],
+        Some(TransportName::Rpc) => vec![Transport::Rpc],
+        Some(TransportName::Ws) => vec![Transport::Ws],
         None => Transport::ALL.to_vec(),
     };
     let options = Options {
@@ -83,13 +83,13 @@ pub(crate) async fn run(arguments: ConformanceArguments) -> Result<u8, CommandEr
         vectors: arguments.vectors,
         api_key: ServerAddress::api_key().map(ApiKey::from),
     };
-    let report = play(arguments.server.url(), &options)
+    let report = run_vectors(arguments.server.url(), &options)
         .await
-        .map_err(|error| refused(&error))?;
+        .map_err(|error| run_failed(&error))?;
     let counts = report.counts();
     if arguments.json {
         print_value(&report)?;
-        complain(&format!(
+        print_error(&format!(
             "{} passed, {} failed\n",
             counts.passed, counts.failed
         ));
@@ -99,7 +99,7 @@ pub(crate) async fn run(arguments: ConformanceArguments) -> Result<u8, CommandEr
     Ok(if counts.failed == 0 { 0 } else { exit::FAILED })
 }
 
-fn refused(error: &RunError) -> CommandError {
+fn run_failed(error: &RunError) -> CommandError {
     let message = error.to_string();
     match error {
         RunError::Unreachable { .. } => CommandError::local(message)

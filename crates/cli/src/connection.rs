@@ -1,4 +1,4 @@
-//! Which server to talk to.
+//! The server that a command talks to: its address, the API key, and how long to wait for answers.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use forrst_client::{Client, ClientBuilder, Retry};
 use crate::error::CommandError;
 use crate::time;
 
-/// How long a command goes on giving back what it may have been granted, before it ends.
-const SETTLING: Duration = Duration::from_secs(2);
+/// How long a command waits before it ends for locks to be released that it may have been granted.
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 
-/// How long after its first try a command tries again at most.
-const RETRYING: Duration = Duration::from_secs(15);
+/// How long after the first try of a request another one may begin.
+const RETRY_TIME: Duration = Duration::from_secs(15);
 
-/// Which server.
+/// The address of the server.
 #[derive(Args, Clone)]
 pub(crate) struct ServerAddress {
     /// The server: an http, https, ws or wss URL, or `unix:/PATH` for a unix socket; its API key, if it wants one, is read from
@@ -33,20 +33,20 @@ const DEFAULT_URL: &str = "http://127.0.0.1:7420";
 
 impl ServerAddress {
     pub(crate) fn url(&self) -> &str {
-        // A variable that is set to nothing is as good as none.
+        // An empty variable counts as one that is not set.
         match self.url.as_str() {
             "" => DEFAULT_URL,
             url => url,
         }
     }
 
-    /// There is no flag for it: everybody on the machine can read the command lines of others.
+    /// There is no flag for it, because every user of the machine can read the command lines of others.
     pub(crate) fn api_key() -> Option<String> {
         let key = std::env::var("FORRST_API_KEY").ok();
         key.filter(|key| !key.is_empty())
     }
 
-    /// A client of that server, to which more can be said.
+    /// A client of that server, with the default timeouts.
     pub(crate) fn builder(&self) -> ClientBuilder {
         let builder = Client::builder(self.url());
         match Self::api_key() {
@@ -56,27 +56,27 @@ impl ServerAddress {
     }
 
     pub(crate) fn failed(&self, error: forrst_client::Error) -> CommandError {
-        CommandError::of_client(self.url(), error)
+        CommandError::from_client(self.url(), error)
     }
 }
 
-/// What every command that talks to a server can be told.
+/// The options of most commands that talk to a server.
 #[derive(Args, Clone)]
 pub(crate) struct Connection {
     #[command(flatten)]
     server: ServerAddress,
 
-    /// How long to wait for an answer, beyond the time to wait for a lock
+    /// How long to wait for an answer, in addition to the wait for a lock
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = time::parse)]
     timeout: Duration,
 }
 
 impl Connection {
-    /// A client of that server, to which more can be said.
+    /// A client of that server, with the timeout of the command.
     pub(crate) fn builder(&self) -> ClientBuilder {
         let builder = self.server.builder().timeout(self.timeout);
-        // Tries that follow one that had no answer in time would take as long again.
-        builder.retry(Retry::default().within(self.timeout.min(RETRYING)))
+        // After a timeout, another try would take as long again.
+        builder.retry(Retry::default().within(self.timeout.min(RETRY_TIME)))
     }
 
     /// A client of that server.
@@ -89,7 +89,7 @@ impl Connection {
     }
 }
 
-/// Waits until the client has given back what it was granted and has no use for: with this process that would end, too.
+/// Waits until locks that are no longer needed are released in the background, which would end with this process. Whether they are.
 pub(crate) async fn settle(client: &Client) -> bool {
-    client.settle(SETTLING).await
+    client.settle(SETTLE_TIME).await
 }

@@ -1,4 +1,4 @@
-//! Functions to try a server with.
+//! The functions of `forrst serve --demo`, to try a server with.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,13 +10,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 
-/// Adds them all.
+/// Registers all of them.
 pub(crate) fn register(builder: ServerBuilder) -> ServerBuilder {
     let counters = Counters::default();
     builder
         .register(
             Function::new("payments.charge", "1.0.0", charge)
-                .summary("Charges a user; nobody pays, it is a demonstration"),
+                .summary("Charges a user; a demonstration, which moves no money"),
         )
         .register(
             Function::new("billing.generateReport", "1.0.0", generate_report)

@@ -1,4 +1,4 @@
-//! Why a command failed, in words that help, and in an exit code.
+//! The error of a command: messages and a hint for people, JSON for programs, and an exit code.
 
 use std::fmt::Write as _;
 
@@ -8,30 +8,30 @@ use forrst_protocol::{ErrorCode, ErrorObject, Source};
 use serde_json::{Value, json};
 
 use crate::exit;
-use crate::output::{plain, quoted};
+use crate::output::{quoted, sanitized};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const LABEL: Style = Style::new().bold();
 
-/// Why a command failed.
+/// The error of a command.
 #[derive(Debug)]
 pub(crate) struct CommandError {
     code: u8,
-    /// Each with what is to be said about it beyond its message.
     problems: Vec<Problem>,
     hint: Option<String>,
-    is_for_programs: bool,
+    /// Whether it is also printed as JSON, for a command with `--json`.
+    has_json: bool,
 }
 
 #[derive(Debug)]
 struct Problem {
     message: String,
-    /// As a program reads it, where a server has said it.
+    /// The error as the server sent it, if it did.
     object: Option<Value>,
-    place: Option<String>,
+    /// Which part of the request it is about: a JSON pointer or a byte position.
+    location: Option<String>,
 }
 
-/// Something on this machine does not work.
 impl From<String> for CommandError {
     fn from(message: String) -> Self {
         Self::local(message)
@@ -43,22 +43,22 @@ impl CommandError {
         let problem = Problem {
             message: message.into(),
             object: None,
-            place: None,
+            location: None,
         };
         Self {
             code,
             problems: vec![problem],
             hint: None,
-            is_for_programs: true,
+            has_json: true,
         }
     }
 
-    /// What is asked for makes no sense.
+    /// The command line is wrong.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(exit::USAGE, message)
     }
 
-    /// Something on this machine does not work.
+    /// Something on this machine failed.
     pub(crate) fn local(message: impl Into<String>) -> Self {
         Self::new(exit::FAILED, message)
     }
@@ -69,33 +69,37 @@ impl CommandError {
         self
     }
 
-    /// Says what to do about it.
+    /// Adds what to do about it.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// What a server has answered.
-    pub(crate) fn of_server(errors: &[ErrorObject]) -> Self {
+    /// From the errors that a server reported.
+    pub(crate) fn from_server(errors: &[ErrorObject]) -> Self {
         let first = errors.first();
         Self {
             code: first.map_or(exit::FAILED, |error| exit_code(&error.code)),
-            problems: errors.iter().map(Problem::of).collect(),
-            hint: first.and_then(hint_about),
-            is_for_programs: true,
+            problems: errors.iter().map(Problem::new).collect(),
+            hint: first.and_then(hint_for),
+            has_json: true,
         }
     }
 
-    /// What the client has to say about that server.
-    pub(crate) fn of_client(url: &str, error: Error) -> Self {
+    /// From an error of the client of the server at `url`.
+    pub(crate) fn from_client(url: &str, error: Error) -> Self {
         if let Some(failure) = error.failure() {
-            return Self::of_server(failure.errors());
+            return Self::from_server(failure.errors());
         }
         let chain = with_sources(&error);
+        let is_untrusted = error.is_certificate_error();
         match error {
-            Error::Unreachable(cause) if root_of(&cause).contains("certificate") => Self::new(
+            Error::Unreachable(cause) if is_untrusted => Self::new(
                 exit::UNAVAILABLE,
-                format!("{url} is not trusted: {}", root_of(&cause)),
+                format!(
+                    "the certificate of {url} is not trusted: {}",
+                    root_of(&cause)
+                ),
             )
             .hint("SSL_CERT_FILE names the certificates of a private authority"),
             Error::Unreachable(cause) => Self::new(
@@ -106,7 +110,7 @@ impl CommandError {
                 "is it running? `forrst serve --demo` starts one; --url or FORRST_URL name another",
             ),
             Error::Interrupted(cause) => {
-                let message = "the server gave no answer, and may have done what it was asked for";
+                let message = "the server did not answer, and may have carried out the request";
                 Self::new(
                     exit::UNAVAILABLE,
                     format!("{url}: {message}: {}", root_of(&cause)),
@@ -127,9 +131,9 @@ impl CommandError {
         }
     }
 
-    /// Says it to people only.
-    pub(crate) fn in_words_only(mut self) -> Self {
-        self.is_for_programs = false;
+    /// Not to be printed as JSON: the command has printed the server's answer already.
+    pub(crate) fn without_json(mut self) -> Self {
+        self.has_json = false;
         self
     }
 
@@ -137,39 +141,43 @@ impl CommandError {
         self.code
     }
 
-    /// For a program: `{"errors": […]}`, also where it is not a server that has said it.
+    /// For programs: `{"errors": […]}`, also for errors that no server has reported.
     pub(crate) fn as_json(&self) -> Option<Value> {
-        let own = |message: &str| json!({"code": own_code(self.code), "message": message});
+        let local = |message: &str| json!({"code": local_code(self.code), "message": message});
         let errors: Vec<Value> = self
             .problems
             .iter()
-            .map(|problem| problem.object.clone().unwrap_or(own(&problem.message)))
+            .map(|problem| problem.object.clone().unwrap_or(local(&problem.message)))
             .collect();
-        self.is_for_programs.then(|| json!({"errors": errors}))
+        self.has_json.then(|| json!({"errors": errors}))
     }
 
-    /// For people, with colours.
-    pub(crate) fn told(&self) -> String {
+    /// For people, in colours.
+    pub(crate) fn to_text(&self) -> String {
         let mut text = String::new();
         for problem in &self.problems {
-            let _ = writeln!(text, "{ERROR}error:{ERROR:#} {}", plain(&problem.message));
-            if let Some(place) = &problem.place {
-                let _ = writeln!(text, "  {LABEL}at{LABEL:#}    {}", plain(place));
+            let _ = writeln!(
+                text,
+                "{ERROR}error:{ERROR:#} {}",
+                sanitized(&problem.message)
+            );
+            if let Some(location) = &problem.location {
+                let _ = writeln!(text, "  {LABEL}at{LABEL:#}    {}", sanitized(location));
             }
         }
         if let Some(hint) = &self.hint {
-            let _ = writeln!(text, "  {LABEL}hint{LABEL:#}  {}", plain(hint));
+            let _ = writeln!(text, "  {LABEL}hint{LABEL:#}  {}", sanitized(hint));
         }
         text
     }
 }
 
 impl Problem {
-    fn of(error: &ErrorObject) -> Self {
+    fn new(error: &ErrorObject) -> Self {
         Self {
             message: format!("{} ({})", error.message, error.code),
             object: serde_json::to_value(error).ok(),
-            place: error.source.as_ref().map(|source| match source {
+            location: error.source.as_ref().map(|source| match source {
                 Source::Pointer(pointer) => pointer.as_str().to_owned(),
                 Source::Position(position) => format!("byte {position}"),
             }),
@@ -177,8 +185,8 @@ impl Problem {
     }
 }
 
-/// What a server would have called it, where it could have said it.
-fn own_code(exit_code: u8) -> &'static str {
+/// The code that a server would have reported.
+fn local_code(exit_code: u8) -> &'static str {
     match exit_code {
         exit::USAGE => "INVALID_REQUEST",
         exit::UNAVAILABLE => "UNAVAILABLE",
@@ -196,8 +204,8 @@ fn exit_code(code: &ErrorCode) -> u8 {
     }
 }
 
-/// What to do about it, where the code tells.
-fn hint_about(error: &ErrorObject) -> Option<String> {
+/// What to do about an error with this code.
+fn hint_for(error: &ErrorObject) -> Option<String> {
     let detail = |name: &str| error.details.as_ref()?.get(name)?.as_str();
     let lock = detail("full_key").map_or("KEY".to_owned(), quoted);
     Some(match &error.code {
@@ -206,7 +214,7 @@ fn hint_about(error: &ErrorObject) -> Option<String> {
         }
         ErrorCode::LockTimeout => format!("see who holds it: forrst lock status {lock}"),
         ErrorCode::LockNotFound => {
-            "nobody holds it, or its lease has ended; `forrst lock list` shows all that are held"
+            "it is free, or its lease has ended; `forrst lock list` shows all locks that are held"
                 .to_owned()
         }
         ErrorCode::LockOwnershipMismatch => {
@@ -228,7 +236,7 @@ fn hint_about(error: &ErrorObject) -> Option<String> {
     })
 }
 
-/// What went wrong, and what went wrong below it.
+/// The message of an error and of its sources. Some errors repeat the text of their source, so only new text is added.
 fn with_sources(error: &Error) -> String {
     use std::error::Error as _;
     let mut text = error.to_string();
@@ -243,20 +251,11 @@ fn with_sources(error: &Error) -> String {
     text
 }
 
-/// What is at the bottom of it, such as `Connection refused`, without the layers of the HTTP client above it.
+/// The innermost cause, such as `Connection refused`, without the layers of the HTTP client around it.
 fn root_of(cause: &Cause) -> String {
     let mut root: &(dyn std::error::Error + 'static) = cause.as_ref();
     while let Some(source) = root.source() {
         root = source;
     }
-    let text = root.to_string();
-    let layers = [
-        "error sending request: ",
-        "client error (Connect): ",
-        "client error (SendRequest): ",
-    ];
-    let text = layers.iter().fold(text.as_str(), |text, layer| {
-        text.strip_prefix(layer).unwrap_or(text)
-    });
-    text.to_owned()
+    root.to_string()
 }

@@ -1,4 +1,4 @@
-//! `forrst key`: makes API keys.
+//! `forrst key`: makes API keys, and the entries of the keys file that have their hashes.
 
 use std::io::Write;
 
@@ -15,8 +15,8 @@ pub(crate) enum KeyCommand {
 
 /// Make a key, and the block that goes into the keys file.
 ///
-/// The key is shown once: give it to the caller. The file has only its hash.
-/// A server that runs reads the file again on SIGHUP.
+/// The key is shown only once: give it to the caller. The file has only its hash.
+/// A running server reads the file again on SIGHUP.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
@@ -26,26 +26,26 @@ Examples:
   forrst key new --name billing --role call --functions 'billing.*' --locks 'lock:billing*'
   forrst key new --name ops --role admin | tee >(head -1 > ops.key) | tail -n +3 >> keys.toml
 
-Exit codes: 0 done, 1 the key cannot be made or shown, 2 wrong usage.
+Exit codes: 0 done, 1 the key cannot be made or printed, 2 wrong usage.
 "
 )]
 pub(crate) struct NewArguments {
-    /// What the caller is called in answers and logs
+    /// The name of the caller in answers and logs
     #[arg(long, value_name = "NAME")]
     name: String,
 
-    /// What it may do: call functions and use locks, observe locks, or administer those of others; can be given more than once
+    /// What it may do: call functions and use locks, observe locks, or administer the locks of others; can be given more than once
     #[arg(
         long = "role", value_name = "ROLE", required = true,
         value_parser = PossibleValuesParser::new(Role::ALL.map(|(name, _)| name))
     )]
     roles: Vec<String>,
 
-    /// Confine it to functions like this; can be given more than once
+    /// Allow only functions that match this pattern; can be given more than once
     #[arg(long, value_name = "PATTERN")]
     functions: Vec<String>,
 
-    /// Confine it to locks like this, by full key; can be given more than once
+    /// Allow only locks whose full key matches this pattern; can be given more than once
     #[arg(long, value_name = "PATTERN")]
     locks: Vec<String>,
 
@@ -87,10 +87,10 @@ impl KeyCommand {
             format!("{}\n\n{block}", key.reveal())
         };
         let written = std::io::stdout().write_all(shown.as_bytes());
-        written.map_err(|error| format!("cannot show the key: {error}"))?;
+        written.map_err(|error| format!("cannot print the key: {error}"))?;
         if !is_json {
             eprintln!(
-                "The first line is the key, which is not shown again. The rest is for the keys file."
+                "The first line is the key, which is not shown again. The rest goes into the keys file."
             );
         }
         Ok(())

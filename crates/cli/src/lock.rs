@@ -1,15 +1,15 @@
-//! `forrst lock`: locks, looked at and looked after.
+//! `forrst lock`: commands that inspect and change single locks.
 
 mod acquire;
+mod acquire_options;
+mod display;
 mod extend;
 mod force_release;
-mod held;
 mod list;
 mod name;
 mod release;
 mod status;
 mod waiters;
-mod wanted;
 mod withdraw;
 
 use clap::Subcommand;
@@ -17,15 +17,15 @@ use clap::Subcommand;
 use crate::error::CommandError;
 use crate::output::quoted;
 
-pub(crate) use name::check_own_key;
-pub(crate) use wanted::Wanted;
+pub(crate) use acquire_options::AcquireOptions;
+pub(crate) use name::refuse_full_key;
 
 pub(crate) const ABOUT: &str = "\
 See, take, extend and release locks.
 
-A lock is named by its key: export:orders is the global lock of that key, and
-with --function payments.charge the one that callers of this function share. A
-name that begins with lock: is a full key, as lists show it.";
+A lock is named by its key: export:orders is the global lock of that key; with
+--function payments.charge, it is the lock that callers of this function share.
+A name that begins with lock: is a full key, as `forrst lock list` shows it.";
 
 #[derive(Subcommand)]
 pub(crate) enum LockCommand {
@@ -68,11 +68,10 @@ impl LockCommand {
     }
 }
 
-/// How a lock is released, to be copied into a shell.
-///
-/// With the fence: the owner may have other leases on the key.
+/// The command that releases a lease, to be copied into a shell. It names the fence, because the owner may have other leases
+/// on the key.
 pub(crate) fn release_command(full_key: &str, owner: &str, fence: &str) -> String {
-    // One word, because an owner may begin with a hyphen.
+    // As one word, because an owner may begin with a hyphen.
     let owner = quoted(&format!("--owner={owner}"));
     format!(
         "forrst lock release {} {owner} --fence={fence}",

@@ -1,4 +1,6 @@
-//! The `forrst` command.
+//! The `forrst` command: the server, and the commands that talk to one.
+//!
+//! Each command is a module with its arguments, its help text and a `run` function.
 
 mod bench;
 mod call;
@@ -27,11 +29,11 @@ use tokio::runtime::{Builder, Runtime};
 
 use error::CommandError;
 
-/// Requests are allocated on one thread and often freed on another, which the allocator of the system takes locks for.
+/// Requests are allocated on one thread and often freed on another, for which the system's allocator takes locks.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// Only one at a time: a server for functions whose callers can lock what they touch.
+/// Only one at a time: a lock server, which runs functions under locks, and holds locks for work that runs elsewhere.
 ///
 /// Try it:
 ///
@@ -49,7 +51,7 @@ The server is named by --url or FORRST_URL, the API key by FORRST_API_KEY, the
 certificates of a private authority by SSL_CERT_FILE.
 
 Exit codes: 0 done, 1 the server answered with an error, 2 wrong usage, 69 no
-server can be reached or it cannot serve now, 75 somebody else holds the lock,
+server can be reached or it cannot serve now, 75 another client holds the lock,
 76 the lock was lost, 77 not allowed. `forrst run` has those of its command, too."
 )]
 struct Arguments {
@@ -87,10 +89,10 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             if let Some(json) = error.as_json().filter(|_| wants_json) {
-                // The code says that something is wrong, whether this can be read or not.
+                // If this fails, the exit code still reports the error.
                 let _ = output::print_value(&json);
             }
-            output::complain(&error.told());
+            output::print_error(&error.to_text());
             ExitCode::from(error.exit_code())
         }
     }
@@ -122,7 +124,7 @@ impl Command {
         Ok(0)
     }
 
-    /// Whether errors are to be printed as JSON, too.
+    /// Whether errors are also printed as JSON.
     fn wants_json(&self) -> bool {
         match self {
             Self::Call(arguments) => arguments.json,
@@ -135,7 +137,7 @@ impl Command {
     }
 }
 
-/// One thread is enough for one request.
+/// For commands that send one request at a time: a single thread is enough.
 fn block_on<T>(work: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime

@@ -1,4 +1,4 @@
-//! `forrst man`.
+//! `forrst man`: manual pages, generated from the help texts.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ Examples:
 
 Exit codes: 0 done, 1 it cannot be written, 2 wrong usage.")]
 pub(crate) struct ManArguments {
-    /// Of which command, such as `lock status` [default: forrst itself]
+    /// The command, such as `lock status` [default: forrst itself]
     #[arg(value_name = "COMMAND", conflicts_with = "out")]
     command: Vec<String>,
 
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &ManArguments) -> Result<(), CommandError> {
             fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(root, folder));
         return written.map_err(failed);
     }
-    // What the pages of subcommands are called is known only then.
+    // Only then do the subcommands know their full names.
     root.build();
     let mut command = &root;
     for name in &arguments.command {
@@ -47,6 +47,6 @@ pub(crate) fn run(arguments: &ManArguments) -> Result<(), CommandError> {
     let mut page = Vec::new();
     Man::new(command.clone())
         .render(&mut page)
-        .map_err(|error| CommandError::local(format!("the page cannot be made: {error}")))?;
+        .map_err(|error| CommandError::local(format!("the page cannot be rendered: {error}")))?;
     crate::output::print(&String::from_utf8_lossy(&page))
 }

@@ -1,4 +1,4 @@
-//! What `forrst serve` can be told: by a flag, else by the environment, else by a file.
+//! The options of `forrst serve`. Each comes from a flag, or else from the environment, or else from the file.
 
 mod units;
 
@@ -13,14 +13,14 @@ use forrst_server::{Limits, TlsFiles};
 use forrst_stores::{RedisOptions, STORE_TIMEOUT};
 use serde::Deserialize;
 
-use self::units::{Memory, Size, Time, Wait};
+use self::units::{Memory, Size, Time, WaitTime};
 
-/// Serve functions over HTTP, WebSocket and JSON-RPC, and the locks that callers ask for.
+/// Serve functions and locks over HTTP, WebSocket and JSON-RPC.
 ///
 /// Requests go to `POST /forrst`; JSON-RPC 2.0, over HTTP or a WebSocket, to
-/// `/rpc`. `GET /health` says that the server is there, `GET /ready` that it can
-/// serve, `GET /metrics` has figures for Prometheus. The page at `/` shows who
-/// holds what.
+/// `/rpc`. `GET /health` says whether the server runs, `GET /ready` whether it can
+/// serve; `GET /metrics` has metrics for Prometheus. The dashboard at `/` shows who
+/// holds which locks.
 ///
 /// Every option can also be set as an environment variable, or in the file that
 /// --config names, under the name of its flag:
@@ -28,7 +28,7 @@ use self::units::{Memory, Size, Time, Wait};
 ///   listen = "127.0.0.1:7420"
 ///   max-ttl = "1h"
 ///
-/// A flag counts more than the environment, which counts more than the file.
+/// A flag overrides the environment, which overrides the file.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
@@ -36,7 +36,7 @@ use self::units::{Memory, Size, Time, Wait};
 Examples:
   forrst serve --demo                          a server to try things on
   forrst serve --listen 127.0.0.1:8080 --max-ttl 10m
-  forrst serve --store redis://10.0.0.5:6379   one of many servers that share their locks
+  forrst serve --store redis://10.0.0.5:6379   one of several servers that share their locks
   forrst serve --config /etc/forrst.toml --log-format json
   forrst serve --listen 0.0.0.0:7420 --auth-file /etc/forrst/keys.toml \
     --tls-cert server.pem --tls-key server.key
@@ -54,31 +54,31 @@ pub(crate) struct ServeArguments {
     options: Options,
 }
 
-/// The options, wherever they come from.
+/// The options from one source.
 #[derive(Args, Deserialize, Default)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct Options {
-    /// Where to listen [default: 127.0.0.1:7420]
+    /// The address to listen on [default: 127.0.0.1:7420]
     #[arg(long, env = "FORRST_LISTEN", value_name = "ADDRESS")]
     listen: Option<String>,
 
-    /// Also listen on a unix socket, with a length of 4 bytes (big-endian) before each request and response
+    /// Also listen on a unix socket; each request and response is preceded by its length in 4 bytes, big-endian
     #[arg(long, env = "FORRST_UNIX", value_name = "PATH")]
     unix: Option<PathBuf>,
 
-    /// Who may call, and what: a TOML file of keys that `forrst key new` makes, read again on SIGHUP [default: everybody,
-    /// everything]
+    /// The API keys and what each may do: a TOML file with the output of `forrst key new`, read again on SIGHUP [default: no keys
+    /// are needed, and everything is allowed]
     #[arg(long, env = "FORRST_AUTH_FILE", value_name = "FILE")]
     auth_file: Option<PathBuf>,
 
-    /// Listen on an address that others can reach, without asking who calls
+    /// Allow an address that other machines can reach even though callers do not have to authenticate
     #[arg(
         long, env = "FORRST_INSECURE", value_name = "BOOL", num_args = 0..=1, require_equals = true,
         default_missing_value = "true", value_parser = BoolishValueParser::new(), hide_possible_values = true
     )]
     insecure: Option<bool>,
 
-    /// Serve over TLS with this certificate and those that lead to its authority, in PEM, read again on SIGHUP
+    /// Serve over TLS with this certificate chain, in PEM, read again on SIGHUP
     #[arg(long, env = "FORRST_TLS_CERT", value_name = "FILE")]
     tls_cert: Option<PathBuf>,
 
@@ -86,12 +86,12 @@ struct Options {
     #[arg(long, env = "FORRST_TLS_KEY", value_name = "FILE")]
     tls_key: Option<PathBuf>,
 
-    /// Let in only clients with a certificate from this authority; the certificate's name is the caller's
+    /// Accept only clients with a certificate of this authority, in PEM; the name of the certificate is that of the caller
     #[arg(long, env = "FORRST_TLS_CLIENT_CA", value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
 
-    /// A host that requests may be for; can be given more than once, or with commas [default: on a loopback address,
-    /// localhost and the loopback addresses; any on all others]
+    /// A host name that requests may be addressed to; can be given more than once, or with commas [default: localhost and the
+    /// loopback addresses for a server on a loopback address, any for others]
     #[arg(
         long,
         env = "FORRST_ALLOW_HOST",
@@ -106,7 +106,7 @@ struct Options {
     #[arg(long, env = "FORRST_STORE", value_name = "URL")]
     store: Option<String>,
 
-    /// What an answer of the embedded store has survived: full (also the loss of power) or process (the end of the
+    /// What an answered change survives in the embedded store: full (also a loss of power) or process (only the end of the
     /// process; faster) [default: full]
     #[arg(
         long,
@@ -116,39 +116,39 @@ struct Options {
     )]
     durability: Option<DurabilityLevel>,
 
-    /// How long the release of a lock is remembered, so that a client that repeats it learns what became of it; 1s to 1h
+    /// How long the release of a lock is remembered, so that a repeated release is answered as what it is; 1s to 1h
     /// [default: 30s]
     #[arg(long, env = "FORRST_REMEMBER_RELEASES", value_name = "DURATION")]
     remember_releases: Option<Memory>,
 
-    /// What all keys in Redis begin with, so that others can use it, too [default: forrst]
+    /// The prefix of all keys in Redis, which can be shared with other programs [default: forrst]
     #[arg(long, env = "FORRST_REDIS_PREFIX", value_name = "TEXT")]
     redis_prefix: Option<String>,
 
-    /// How many replicas of Redis have to have a lock before it counts as taken [default: 0]
+    /// How many replicas of Redis have to have a lock before it counts as acquired [default: 0]
     #[arg(long, env = "FORRST_REDIS_WAIT", value_name = "COUNT")]
     redis_wait: Option<u32>,
 
-    /// The certificates that Redis' certificate is checked against, in PEM [default: the system's]
+    /// The certificates of the authority of Redis, in PEM [default: those of the system]
     #[arg(long, env = "FORRST_REDIS_CA", value_name = "FILE")]
     redis_ca: Option<PathBuf>,
 
-    /// How long the store has for an answer before callers get UNAVAILABLE [default: 2s]
+    /// How long the store may take to answer before callers get UNAVAILABLE [default: 2s]
     #[arg(long, env = "FORRST_STORE_TIMEOUT", value_name = "DURATION")]
     store_timeout: Option<Time>,
 
-    /// How long to wait at the start for a Redis that is not up yet, instead of failing at once; 0 does not wait [default: 0]
+    /// How long to wait at startup for a Redis that is not up yet; 0 fails at once [default: 0]
     #[arg(long, env = "FORRST_STORE_WAIT", value_name = "DURATION")]
-    store_wait: Option<Wait>,
+    store_wait: Option<WaitTime>,
 
-    /// Refuse a Redis that is set up so that it can lose locks, instead of warning
+    /// Refuse a Redis whose configuration can lose locks, instead of warning
     #[arg(
         long, env = "FORRST_STRICT", value_name = "BOOL", num_args = 0..=1, require_equals = true,
         default_missing_value = "true", value_parser = BoolishValueParser::new(), hide_possible_values = true
     )]
     strict: Option<bool>,
 
-    /// Register functions to try things with: payments.charge, billing.generateReport, demo.echo, demo.sleep,
+    /// Register demo functions: payments.charge, billing.generateReport, demo.echo, demo.sleep,
     /// demo.fail, demo.panic, demo.counter
     #[arg(
         long, env = "FORRST_DEMO", value_name = "BOOL", num_args = 0..=1, require_equals = true,
@@ -156,11 +156,11 @@ struct Options {
     )]
     demo: Option<bool>,
 
-    /// The longest ttl that a lock may have [default: 24h]
+    /// The longest ttl of a lock [default: 24h]
     #[arg(long, env = "FORRST_MAX_TTL", value_name = "DURATION")]
     max_ttl: Option<Time>,
 
-    /// The longest that a caller may wait for a lock [default: 5m]
+    /// The longest wait for a lock [default: 5m]
     #[arg(long, env = "FORRST_MAX_BLOCK", value_name = "DURATION")]
     max_block: Option<Time>,
 
@@ -172,27 +172,27 @@ struct Options {
     #[arg(long, env = "FORRST_MAX_CONNECTIONS", value_name = "COUNT")]
     max_connections: Option<NonZeroUsize>,
 
-    /// How many of them may be from one address; an IPv6 /64 counts as one [default: all]
+    /// How many of them may come from one address; an IPv6 /64 counts as one [default: all]
     #[arg(long, env = "FORRST_MAX_CONNECTIONS_PER_ADDRESS", value_name = "COUNT")]
     max_connections_per_address: Option<NonZeroUsize>,
 
-    /// How many bytes of requests and answers may be under way at once [default: 256MiB]
+    /// How many bytes requests and responses in progress may take [default: 256MiB]
     #[arg(long, env = "FORRST_MAX_BYTES", value_name = "SIZE")]
     max_bytes: Option<Size>,
 
-    /// How many of them may be on one connection [default: 16MiB]
+    /// How many of them one connection may take [default: 16MiB]
     #[arg(long, env = "FORRST_MAX_BYTES_PER_CONNECTION", value_name = "SIZE")]
     max_bytes_per_connection: Option<Size>,
 
-    /// How many of them may be one caller's [default: 64MiB]
+    /// How many of them one caller may take [default: 64MiB]
     #[arg(long, env = "FORRST_MAX_BYTES_PER_CALLER", value_name = "SIZE")]
     max_bytes_per_caller: Option<Size>,
 
-    /// The largest head of an HTTP request; 8KiB at least [default: 64KiB]
+    /// The largest head of an HTTP request, at least 8KiB [default: 64KiB]
     #[arg(long, env = "FORRST_MAX_HEAD", value_name = "SIZE")]
     max_head: Option<Size>,
 
-    /// How many requests may be under way at once on one connection [default: 1000]
+    /// How many requests may be in progress at once on one connection [default: 1000]
     #[arg(long, env = "FORRST_MAX_IN_FLIGHT", value_name = "COUNT")]
     max_in_flight: Option<NonZeroUsize>,
 
@@ -212,40 +212,41 @@ struct Options {
     #[arg(long, env = "FORRST_MAX_RATE", value_name = "COUNT")]
     max_rate: Option<NonZeroU32>,
 
-    /// How long a client may take to send the head of a request, or go without an authorised request, or leave an answer unread [default: 1m]
+    /// How long a client may take to send the head of a request, stay without an authorised request, or leave a response unread
+    /// [default: 1m]
     #[arg(long, env = "FORRST_IDLE_TIMEOUT", value_name = "DURATION")]
     idle_timeout: Option<Time>,
 
-    /// How long running functions have to end when the server is told to [default: 10s]
+    /// How long running functions may take to end when the server shuts down [default: 10s]
     #[arg(long, env = "FORRST_DRAIN_TIMEOUT", value_name = "DURATION")]
     drain_timeout: Option<Time>,
 
-    /// What this server is called in answers [default: node- and a random number]
+    /// The name of this server in answers [default: node- and a random number]
     #[arg(long, env = "FORRST_NODE", value_name = "NAME")]
     node: Option<String>,
 
-    /// How log lines look [default: text]
+    /// The format of log lines [default: text]
     #[arg(long, env = "FORRST_LOG_FORMAT", value_name = "FORMAT")]
     log_format: Option<LogFormat>,
 
-    /// Which lines are logged: those of this level and above; at debug, there is one for every request. `RUST_LOG`, if set,
-    /// counts instead: it can name targets, as in `info,forrst::request=debug` [default: info]
+    /// The lowest level of log lines; at debug, there is one for every request. `RUST_LOG`, if set, is used instead, and can
+    /// name targets, as in `info,forrst::request=debug` [default: info]
     #[arg(long, env = "FORRST_LOG_LEVEL", value_name = "LEVEL")]
     log_level: Option<LogLevel>,
 
-    /// Show the keys of locks in the log, instead of a hash of each
+    /// Show the keys of locks in the log, instead of their hashes
     #[arg(
         long, env = "FORRST_LOG_KEYS", value_name = "BOOL", num_args = 0..=1, require_equals = true,
         default_missing_value = "true", value_parser = BoolishValueParser::new(), hide_possible_values = true
     )]
     log_keys: Option<bool>,
 
-    /// Append who released what by force, and whom the server denied what, to this file, as JSON; SIGHUP opens it again
+    /// Append force-releases and denied requests to this file, as JSON; SIGHUP opens it again
     #[arg(long, env = "FORRST_AUDIT_LOG", value_name = "FILE")]
     audit_log: Option<PathBuf>,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
@@ -256,7 +257,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// How much is logged.
+/// The lowest level of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogLevel {
@@ -268,18 +269,18 @@ pub(crate) enum LogLevel {
     Trace,
 }
 
-/// What an answer of the embedded store has survived.
+/// What an answered change survives in the embedded store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum DurabilityLevel {
-    /// Everything.
+    /// Also a loss of power.
     #[default]
     Full,
-    /// The end of the process.
+    /// Only the end of the process.
     Process,
 }
 
-/// What to do, with every question answered.
+/// The settings of the server: every option, or its default.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) listen: String,
@@ -305,7 +306,7 @@ pub(crate) struct Settings {
 }
 
 impl ServeArguments {
-    /// Reads the file, if there is one, and fills in what is left with defaults.
+    /// Reads the file, if there is one, and fills in defaults.
     pub(crate) fn resolve(self) -> Result<Settings, String> {
         let file = match &self.config {
             None => Options::default(),
@@ -424,7 +425,7 @@ impl Options {
     }
 }
 
-/// A certificate is of no use without its key, and the other way round.
+/// A certificate needs its key, and a key its certificate.
 fn tls_files(
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -452,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn without_anything_there_are_defaults() {
+    fn options_have_defaults() {
         let settings = Options::default().or(Options::default()).unwrap();
         assert_eq!(settings.listen, "127.0.0.1:7420");
         assert_eq!(settings.limits.max_ttl, Duration::from_secs(86_400));
@@ -463,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_counts_more_than_the_file() {
+    fn a_flag_overrides_the_file() {
         let flags = Options {
             max_ttl: Some(Time(Duration::from_secs(7))),
             ..Options::default()
@@ -477,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_or_wrong_option_in_the_file_is_an_error() {
+    fn an_unknown_or_invalid_option_in_the_file_is_an_error() {
         for text in [
             "max_ttl = '1h'",
             "max-ttl = 5",

@@ -1,4 +1,4 @@
-//! What commands print: JSON for programs, tables for people, colours on a terminal.
+//! What commands print: JSON for programs, tables for people, colours on a terminal, and no control characters that a client sent.
 
 mod pretty;
 mod table;
@@ -15,16 +15,16 @@ pub(crate) use pretty::pretty;
 pub(crate) use table::Table;
 pub(crate) use when::{ServerTime, ago, in_time};
 
-/// Prints to standard output; colours are left out where it is no terminal, or `NO_COLOR` is set.
+/// Prints to standard output, without colours if that is not a terminal or `NO_COLOR` is set.
 ///
-/// Whoever reads it may have seen enough and gone, as `head` does: that is no error. Any other failure is one.
+/// A reader that closes the pipe early, as `head` does, is not an error. Any other failure is.
 pub(crate) fn print(text: &str) -> Result<(), CommandError> {
     let mut out = anstream::stdout().lock();
-    written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+    check_written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// What became of writing to standard output.
-pub(crate) fn written(written: io::Result<()>) -> Result<(), CommandError> {
+/// Turns a failure to write to standard output into an error, unless the reader has closed the pipe.
+pub(crate) fn check_written(written: io::Result<()>) -> Result<(), CommandError> {
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CommandError::local(
             format!("standard output cannot be written to: {error}"),
@@ -33,8 +33,8 @@ pub(crate) fn written(written: io::Result<()>) -> Result<(), CommandError> {
     }
 }
 
-/// Prints to standard error, in the same way. Nobody can be told where that fails.
-pub(crate) fn complain(text: &str) {
+/// Prints to standard error, in the same way. A failure cannot be reported anywhere.
+pub(crate) fn print_error(text: &str) {
     let mut out = anstream::stderr().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
@@ -42,18 +42,18 @@ pub(crate) fn complain(text: &str) {
 /// Prints JSON as it was received, on one line.
 pub(crate) fn print_json(json: &RawValue) -> Result<(), CommandError> {
     let mut out = io::stdout().lock();
-    written(writeln!(out, "{}", json.get()).and_then(|()| out.flush()))
+    check_written(writeln!(out, "{}", json.get()).and_then(|()| out.flush()))
 }
 
 /// Prints anything as JSON on one line.
 pub(crate) fn print_value(value: &impl Serialize) -> Result<(), CommandError> {
     let mut out = io::stdout().lock();
     let json = serde_json::to_string(value).unwrap_or_default();
-    written(writeln!(out, "{json}").and_then(|()| out.flush()))
+    check_written(writeln!(out, "{json}").and_then(|()| out.flush()))
 }
 
-/// The same text without what could steer a terminal: keys, owners and messages are what somebody has sent.
-pub(crate) fn plain(text: &str) -> String {
+/// Escapes control characters, which could control the terminal: keys, owners and messages come from other clients.
+pub(crate) fn sanitized(text: &str) -> String {
     let is_harmful = |c: char| c.is_control() && c != '\n';
     if !text.contains(is_harmful) {
         return text.to_owned();
@@ -65,7 +65,7 @@ pub(crate) fn plain(text: &str) -> String {
     shown.collect()
 }
 
-/// One word of a shell's command line.
+/// Quotes a word for a shell, if it needs quotes.
 pub(crate) fn quoted(text: &str) -> String {
     let is_safe = |c: char| c.is_ascii_alphanumeric() || "_-+=:,./@%".contains(c);
     if !text.is_empty() && text.chars().all(is_safe) {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_shell_would_read_otherwise_is_quoted() {
+    fn special_characters_of_a_shell_are_quoted() {
         assert_eq!(quoted("lock:export:orders"), "lock:export:orders");
         assert_eq!(quoted("--owner=me"), "--owner=me");
         assert_eq!(quoted(""), "''");
@@ -88,8 +88,8 @@ mod tests {
     }
 
     #[test]
-    fn escapes_do_not_reach_the_terminal() {
-        assert_eq!(plain("a\u{1b}[31mb\nc"), "a\\u{1b}[31mb\nc");
-        assert_eq!(plain("schön"), "schön");
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(sanitized("a\u{1b}[31mb\nc"), "a\\u{1b}[31mb\nc");
+        assert_eq!(sanitized("schön"), "schön");
     }
 }

@@ -1,8 +1,8 @@
 //! `forrst run`: runs a command while holding a lock, stops it before the lock can be lost, and ends as it ended.
 //!
-//! Three processes take part. This one holds the lease, which renews itself in the client. It starts the *guard* ([`guard`]), a
-//! second process of this program, which ends the command at its deadline, so that killing or stopping `forrst run` lets
-//! nothing run on without the lock. The guard starts the *starter*, which waits for the order to begin and then becomes the command.
+//! Three processes take part. This one holds the lease, which the client renews. It starts the *guard* ([`guard`]), a second
+//! process of this program, which ends the command at its deadline: so nothing runs on without the lock when `forrst run` is
+//! killed or stopped. The guard starts the *starter*, which waits for the order to begin and then becomes the command.
 //!
 //! - [`deadlines`] says when the command gets SIGTERM and SIGKILL: before the lease ends on the server.
 //! - [`guard_link`] carries the deadlines and signals to the guard, and what becomes of the command back.
@@ -26,8 +26,8 @@ use forrst_client::{Client, Error, Lease};
 use crate::connection::{Connection, settle};
 use crate::error::CommandError;
 use crate::exit;
-use crate::lock::Wanted;
-use crate::output::{complain, plain};
+use crate::lock::AcquireOptions;
+use crate::output::{print_error, sanitized};
 use crate::time;
 use deadlines::{OnLost, Timing};
 use guard_link::GuardProcess;
@@ -37,21 +37,21 @@ use supervisor::{Ending, Outcome, Supervisor};
 /// Run a command while holding a lock.
 ///
 /// The lock is renewed while the command runs, and released when it has ended.
-/// The command finds `FORRST_LOCK_KEY`, `FORRST_LOCK_OWNER` and
-/// `FORRST_LOCK_FENCE` in its environment; the fence is for what it writes to.
-/// Of several keys, `FORRST_LOCK_KEY` is the first, and `FORRST_LOCK_KEYS` has
+/// The command has `FORRST_LOCK_KEY`, `FORRST_LOCK_OWNER` and `FORRST_LOCK_FENCE`
+/// in its environment; the fence is for the resource that it writes to.
+/// With several keys, `FORRST_LOCK_KEY` is the first, and `FORRST_LOCK_KEYS` has
 /// all of them, one a line.
 ///
-/// When the lock is lost, the command and all that it has started get SIGTERM,
-/// and SIGKILL before anybody else can have the lock: also when this process is
-/// stopped or killed. (On other systems than Linux, its process group does.)
+/// When the lock is lost, the command and all that it has started get SIGTERM, and
+/// SIGKILL before another client can get the lock: also when this process is
+/// stopped or killed. (On systems other than Linux, only its process group does.)
 ///
-/// When the command has ended, what it leaves behind in its process group has a
-/// second to end; then it is killed, and the lock released. A daemon, which has a
-/// session of its own, is left alone.
+/// When the command has ended, the processes that it leaves behind in its process
+/// group have a second to end; then they are killed, and the lock is released. A
+/// daemon, which has a session of its own, may run on.
 ///
-/// Signals are passed on to the command. Stopped with ^Z for longer than the
-/// ttl, it loses its lock, and its life.
+/// Signals are forwarded to the command. If it is stopped with ^Z for longer than
+/// the ttl, the lock is lost, and the command is killed.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
@@ -71,16 +71,16 @@ it cannot serve now, 77 not allowed. When a signal ended the command, the same
 signal ends this process, which a shell shows as 128+n."
 )]
 pub(crate) struct RunArguments {
-    /// What to lock, such as export:orders; given more than once, all of them or none
+    /// The key to lock, such as export:orders; several are locked together, all or none
     #[arg(long = "key", value_name = "KEY", required = true)]
     keys: Vec<String>,
 
-    /// How long the lock lasts when it cannot be renewed
+    /// How long the lock is held when it cannot be renewed
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = time::parse)]
     ttl: Duration,
 
     #[command(flatten)]
-    wanted: Wanted,
+    options: AcquireOptions,
 
     /// What to do with the command when the lock is lost
     #[arg(long, value_name = "WHAT", default_value = "terminate")]
@@ -107,15 +107,15 @@ pub(crate) struct RunArguments {
 const SHORTEST_TTL: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
-    arguments.wanted.check(&arguments.keys)?;
+    arguments.options.check(&arguments.keys)?;
     let timing = arguments.timing()?;
     let client = arguments.connection.client()?;
     let mut signals = IncomingSignals::listen()
         .map_err(|error| CommandError::local(format!("cannot handle signals: {error}")))?;
     let outcome = arguments.run(&client, timing, &mut signals).await;
     if !settle(&client).await {
-        let key = plain(&arguments.keys.join(", "));
-        complain(&format!(
+        let key = sanitized(&arguments.keys.join(", "));
+        print_error(&format!(
             "warning: the lock {key} was perhaps not released, and will expire: the server does not answer\n"
         ));
     }
@@ -214,7 +214,7 @@ impl RunArguments {
     }
 
     async fn acquire(&self, client: &Client) -> Result<Lease, CommandError> {
-        let lock = self.wanted.lock(client, &self.keys, self.ttl);
+        let lock = self.options.acquire(client, &self.keys, self.ttl);
         let lease = lock.acquire().await;
         lease.map_err(|error| self.connection.failed(error))
     }
@@ -246,7 +246,7 @@ impl RunArguments {
                     CommandError::local(format!("{lost}. {program} was ended")).exiting(exit::LOST)
                 );
             }
-            complain(&format!("warning: {lost}. {program} ran on without it\n"));
+            print_error(&format!("warning: {lost}. {program} ran on without it\n"));
         }
         match ending {
             Ending::Exited(code) => Ok(End::Code(u8::try_from(code).unwrap_or(u8::MAX))),
@@ -268,7 +268,7 @@ impl RunArguments {
 ///
 /// A signal ends the wait for a server that does not answer; the release goes on in the background for a moment.
 async fn release(lease: Lease, signals: &mut IncomingSignals) {
-    let full_key = plain(lease.full_key());
+    let full_key = sanitized(lease.full_key());
     let released = tokio::select! {
         released = lease.release() => released,
         _ = signals.next_to_end() => return,
@@ -276,7 +276,7 @@ async fn release(lease: Lease, signals: &mut IncomingSignals) {
     if let Err(error) = released
         && error.failure().is_some()
     {
-        complain(&format!(
+        print_error(&format!(
             "warning: {full_key} was not released, and will expire: {error}\n"
         ));
     }

@@ -1,4 +1,4 @@
-//! `forrst serve`.
+//! `forrst serve`: opens the store, starts the server, and shuts it down in order on a signal.
 
 mod authentication;
 mod descriptors;
@@ -20,13 +20,13 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use self::authentication::Authentication;
 use self::log::Log;
-use self::signals::Signals;
+use self::signals::ServerSignals;
 use crate::demo;
 use crate::error::CommandError;
 use crate::options::{DurabilityLevel, Settings};
 
-/// How long a server that ends at once waits for its last line.
-const LAST_LINE: Duration = Duration::from_millis(50);
+/// How long a server that ends at once waits for the log to write its last line.
+const LAST_LINE_TIME: Duration = Duration::from_millis(50);
 
 /// Serves until a signal ends it.
 pub(crate) fn run(settings: Settings) -> Result<(), CommandError> {
@@ -41,7 +41,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), CommandError> {
     log_panics();
     let runtime = Runtime::new().map_err(|error| format!("cannot start: {error}"))?;
     let outcome = runtime.block_on(serve(settings, &log));
-    // The last task to end may be the one that keeps the store open: it is to be closed in order.
+    // Tasks that are still running may keep the store open, which has to be closed in order.
     runtime.shutdown_timeout(Duration::from_secs(1));
     log.finish();
     outcome
@@ -51,10 +51,10 @@ async fn serve(mut settings: Settings, log: &Log) -> Result<(), CommandError> {
     descriptors::make_room(&mut settings.limits);
     let authentication = Authentication::load(&settings)?;
     let can_reload = authentication.can_reload() || settings.audit_log.is_some();
-    let mut signals = Signals::listen(can_reload)?;
+    let mut signals = ServerSignals::listen(can_reload)?;
     let store = tokio::select! {
         store = open_store(&settings) => store?,
-        // Handled, because PID 1 of a container is not ended by a signal that it does not handle.
+        // PID 1 of a container is not ended by a signal that it does not handle.
         name = signals.until_end(|| authentication.reload()) => {
             tracing::info!(signal = name, "ending before the store is open");
             return Ok(());
@@ -81,8 +81,8 @@ async fn serve(mut settings: Settings, log: &Log) -> Result<(), CommandError> {
         () = server.shut_down(settings.drain_timeout) => {}
         name = signals.until_end(|| ()) => {
             tracing::warn!(signal = name, "ending at once");
-            // For the thread of the log to write it.
-            tokio::time::sleep(LAST_LINE).await;
+            // The log is written by another thread.
+            tokio::time::sleep(LAST_LINE_TIME).await;
             std::process::exit(130);
         }
     }
@@ -142,15 +142,15 @@ fn build(
     builder.build().map_err(|error| error.to_string())
 }
 
-/// Keys and certificates are read again, and the audit log is opened again.
+/// Reads keys and certificates again, and opens the audit log again.
 fn reload(authentication: &Authentication, server: &Server) {
     authentication.reload();
     if let Err(error) = server.audit().reopen() {
-        tracing::error!(%error, "the audit log cannot be opened again");
+        tracing::error!(%error, "cannot open the audit log again");
     }
 }
 
-/// What somebody who has just started the server wants to know.
+/// Prints the addresses, the store, the functions, and a command to try.
 fn print_banner(server: &Server, settings: &Settings, listener: &TcpListener) {
     let address = listener
         .local_addr()
@@ -158,22 +158,22 @@ fn print_banner(server: &Server, settings: &Settings, listener: &TcpListener) {
     let capabilities = server.locks().store().capabilities();
     let lasts = match settings.durability {
         _ if capabilities.shared => "shared with every server that uses it",
-        _ if !capabilities.durable => "locks end with the server",
+        _ if !capabilities.durable => "locks are lost when the server ends",
         DurabilityLevel::Full => "durable",
-        DurabilityLevel::Process => "durable, but not across a loss of power",
+        DurabilityLevel::Process => "durable, except after a loss of power",
     };
     let unix = settings.unix.as_ref();
     let unix = unix.map(|path| format!("\n  unix   {}", path.display()));
     let functions = match server.functions() {
         functions if functions.is_empty() => {
-            "only those for locks, health and discovery (--demo adds some)".to_owned()
+            "only the system functions (--demo adds some to try)".to_owned()
         }
         functions => functions.join(", "),
     };
     let banner = format!(
         "forrst {version} · {node}
   http   {scheme}://{address}/forrst   (JSON-RPC and WebSocket: /rpc){unix}
-  page   {scheme}://{address}/   (figures for Prometheus: /metrics)
+  dashboard  {scheme}://{address}/   (metrics for Prometheus: /metrics)
   store  {store} ({lasts})
   functions  {functions}
 
@@ -198,7 +198,7 @@ Try it:
         store = url_without_secrets(&settings.store),
         example = example(settings.demo),
     );
-    // Nobody may be reading; the server is none the worse for it.
+    // A failure does not matter: as in `forrst serve | head -1`, there may be no reader.
     let _ = std::io::stdout().write_all(banner.as_bytes());
     let _ = std::io::stdout().flush();
 }
@@ -211,11 +211,11 @@ fn example(demo: bool) -> &'static str {
     }
 }
 
-/// A panic is a log line, too: its caller has an answer.
+/// Panics are logged like other errors. The caller of the function gets an answer all the same.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
-        let place = panic.location().map(ToString::to_string);
+        let location = panic.location().map(ToString::to_string);
         let message = panic.payload_as_str().unwrap_or("no message");
-        tracing::error!(place, message, "a function panicked");
+        tracing::error!(location, message, "a function panicked");
     }));
 }

@@ -1,11 +1,11 @@
-//! Durations as people write them.
+//! Durations on the command line.
 
 use std::time::Duration;
 
-/// A thousand years. Nobody means more, and clocks do not go further than some times that.
+/// A thousand years, which is well within the range of clocks.
 const LONGEST: Duration = Duration::from_secs(1000 * 365 * 24 * 60 * 60);
 
-/// A duration such as `30s`, and more than nothing.
+/// Parses a duration such as `30s`, at least 1ms.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let expected = "a duration such as `30s`, `5m` or `1h 30m`";
     match humantime::parse_duration(text) {
@@ -16,8 +16,8 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The same, and nothing too.
-pub(crate) fn parse_or_none(text: &str) -> Result<Duration, String> {
+/// The same, but `0` is allowed.
+pub(crate) fn parse_or_zero(text: &str) -> Result<Duration, String> {
     match text {
         "0" => Ok(Duration::ZERO),
         _ => match humantime::parse_duration(text) {
@@ -39,13 +39,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_write_is_read() {
+    fn durations_are_parsed() {
         assert_eq!(parse("30s"), Ok(Duration::from_secs(30)));
         assert_eq!(parse("1h 30m"), Ok(Duration::from_secs(5400)));
         assert!(parse("999y").is_ok());
         for text in ["1001y", "500000000000y"] {
             assert!(
-                parse(text).is_err() && parse_or_none(text).is_err(),
+                parse(text).is_err() && parse_or_zero(text).is_err(),
                 "{text}"
             );
         }
@@ -53,7 +53,7 @@ mod tests {
             let refused = parse(text).unwrap_err();
             assert!(refused.contains("30s"), "{refused}");
         }
-        assert_eq!(parse_or_none("0"), Ok(Duration::ZERO));
-        assert!(parse_or_none("5").is_err());
+        assert_eq!(parse_or_zero("0"), Ok(Duration::ZERO));
+        assert!(parse_or_zero("5").is_err());
     }
 }

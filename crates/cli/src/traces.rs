@@ -1,4 +1,4 @@
-//! Traces by OpenTelemetry, with the feature `otlp`.
+//! The export of spans to an OpenTelemetry collector, with the feature `otlp`.
 
 use std::env;
 
@@ -12,13 +12,13 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Sends spans to a collector; what is left goes out when this is dropped.
+/// Exports spans to a collector, the last ones when it is dropped.
 ///
-/// It is set up by the variables that OpenTelemetry has for it, and does nothing without them.
+/// It is configured by the environment variables of OpenTelemetry, and does nothing without them.
 pub(crate) struct Traces(Option<SdkTracerProvider>);
 
 impl Traces {
-    /// Has to be called outside of a runtime, since the exporter has a thread and a client of its own.
+    /// To be called outside of a runtime: the exporter has a thread and an HTTP client of its own.
     pub(crate) fn start() -> Result<Self, String> {
         let endpoints = [
             "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -54,7 +54,7 @@ impl Traces {
 impl Drop for Traces {
     fn drop(&mut self) {
         if let Some(provider) = &self.0 {
-            // A collector that is gone must not keep the server from ending.
+            // A collector that cannot be reached must not keep the server from ending.
             let _ = provider.shutdown();
         }
     }

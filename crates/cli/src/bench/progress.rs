@@ -1,4 +1,4 @@
-//! How far it is, for whoever waits for it.
+//! The progress bar of a run, on a terminal.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Progress {
         Self { bar, updates }
     }
 
-    /// Leaves no trace of it.
+    /// Removes the bar.
     pub(super) fn finish(self) {
         self.updates.abort();
         self.bar.finish_and_clear();
@@ -46,10 +46,10 @@ async fn update(bar: ProgressBar, load: Arc<Load>) {
         ticks.tick().await;
         let elapsed = u64::try_from(started_at.elapsed().as_millis()).unwrap_or(u64::MAX);
         bar.set_position(elapsed);
-        // A rate over a second is one that can be read.
+        // A rate over less than a second would jump.
         if seen_at.elapsed() >= Duration::from_secs(1) {
-            let grants = load.referee.grants();
-            let violations = load.referee.violation_count();
+            let grants = load.checker.grants();
+            let violations = load.checker.violation_count();
             bar.set_message(format!("{}/s, {violations} violations", grants - seen));
             (seen, seen_at) = (grants, Instant::now());
         }

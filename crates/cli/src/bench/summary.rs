@@ -1,4 +1,4 @@
-//! What a run has shown.
+//! The result of a run: rates, latencies, errors and violations.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,9 +9,9 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::BenchArguments;
-use super::referee::{Referee, Violation};
+use super::checker::{Checker, Violation};
 use super::worker::Tally;
-use crate::output::{Table, plain};
+use crate::output::{Table, sanitized};
 
 const GOOD: Style = AnsiColor::Green.on_default();
 const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -20,15 +20,15 @@ const BAD: Style = AnsiColor::Red.on_default().bold();
 pub(super) struct Summary {
     connections: usize,
     keys: usize,
-    /// The time that was measured, without the drain.
+    /// Without the time in which the last acquisitions were finished.
     elapsed_ms: u64,
-    /// As it was asked for, each second.
+    /// The rate that was requested, per second.
     rate: Option<f64>,
     pub(super) granted: u64,
-    /// Before the end; a grant in the drain is not counted.
+    /// Only grants before the end of the run.
     granted_per_second: f64,
     timed_out: u64,
-    /// Due, and not sent because all connections were busy.
+    /// Due, but not sent because the connections were busy.
     unsent: u64,
     refused: u64,
     lost: u64,
@@ -66,7 +66,7 @@ impl Summary {
         arguments: &BenchArguments,
         elapsed: Duration,
         tally: &Tally,
-        referee: &Referee,
+        checker: &Checker,
     ) -> Self {
         Self {
             connections: arguments.connections.get(),
@@ -87,14 +87,14 @@ impl Summary {
                 release: Percentiles::of(&tally.release),
             },
             violations: Violations {
-                count: referee.violation_count(),
-                first: referee.violations(),
+                count: checker.violation_count(),
+                first: checker.violations(),
             },
         }
     }
 
-    /// For people.
-    pub(super) fn told(&self) -> String {
+    /// As a table, for people.
+    pub(super) fn to_text(&self) -> String {
         let mut text = format!(
             "{} connections, {} keys, {:.1}s{}\n\n",
             self.connections,
@@ -120,7 +120,7 @@ impl Summary {
             }
         }
         for (code, count) in &self.errors {
-            let _ = writeln!(text, "{BAD}errors{BAD:#}     {count} × {}", plain(code));
+            let _ = writeln!(text, "{BAD}errors{BAD:#}     {count} × {}", sanitized(code));
         }
         let mut table = Table::new(&["", "p50", "p90", "p99", "p99.9", "max"]);
         table.row(&self.latency_us.acquire.row("acquire"));

@@ -1,4 +1,4 @@
-//! One connection, which takes locks and gives them back.
+//! One connection of the benchmark, which takes and releases locks until the run ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,27 +6,30 @@ use std::time::{Duration, Instant};
 
 use forrst_client::{Client, Error, Held};
 use hdrhistogram::Histogram;
+use tokio::sync::watch;
 
-use super::referee::{Grant, Referee};
+use super::checker::{Checker, Grant};
 
-/// What all connections do.
+/// The settings of a run, for all connections.
 pub(super) struct Load {
-    /// What sets the locks of this run apart.
+    /// A random part of all keys of this run.
     pub(super) run: String,
     pub(super) hot: f64,
     pub(super) hold: Duration,
     pub(super) ttl: Duration,
     pub(super) block: Duration,
-    /// How often one connection begins; whenever it can when there is none.
+    /// How often each connection takes a lock; `None` for as often as it can.
     pub(super) interval: Option<Duration>,
     pub(super) starts_at: Instant,
     pub(super) ends_at: Instant,
-    pub(super) referee: Referee,
+    pub(super) checker: Checker,
+    /// Whether the run was ended before its time.
+    pub(super) is_stopped: watch::Sender<bool>,
 }
 
-/// What became of it.
+/// What one connection, or all of them, have measured.
 pub(super) struct Tally {
-    /// From the moment that it was due to its outcome, in microseconds: of those that were granted, timed out, or never sent.
+    /// From the time an acquisition was due to its outcome, in microseconds: of those that were granted, timed out, or never sent.
     pub(super) acquire: Histogram<u64>,
     /// The part of it in which another connection held the lock.
     pub(super) waiting: Histogram<u64>,
@@ -35,15 +38,15 @@ pub(super) struct Tally {
     /// In microseconds.
     pub(super) release: Histogram<u64>,
     pub(super) granted: u64,
-    /// Those before the end; what comes later is the drain.
+    /// Those before the end of the run; later ones are not in the rate.
     pub(super) granted_in_time: u64,
     pub(super) timed_out: u64,
-    /// Those that were due when all connections were busy until the end.
+    /// Those that were due, but not sent before the end because the connection was busy.
     pub(super) unsent: u64,
     pub(super) refused: u64,
-    /// Leases that were over when they were to be released.
+    /// Leases that had ended before they were released.
     pub(super) lost: u64,
-    /// By code, or by what went wrong where no server has said it.
+    /// By code, or by the error where the server has not answered.
     pub(super) errors: BTreeMap<String, u64>,
 }
 
@@ -65,7 +68,7 @@ impl Tally {
     }
 
     pub(super) fn add(&mut self, other: &Self) {
-        // Both have the same bounds, so there is nothing that would not fit.
+        // It cannot fail, because both have the same bounds.
         let _ = self.acquire.add(&other.acquire);
         let _ = self.waiting.add(&other.waiting);
         let _ = self.service.add(&other.service);
@@ -107,11 +110,11 @@ fn record(histogram: &mut Histogram<u64>, time: Duration) {
     histogram.saturating_record(u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1));
 }
 
-/// Works until the time is over. `place` is that of the connection among all of them, from 0 to 1.
-pub(super) async fn work(client: Client, load: Arc<Load>, place: f64) -> Tally {
+/// Runs until the end. `phase`, from 0 to 1, spreads the schedules of the connections over the interval.
+pub(super) async fn work(client: Client, load: Arc<Load>, phase: f64) -> Tally {
     let mut tally = Tally::new();
-    let mut schedule = load.schedule(place);
-    while Instant::now() < load.ends_at && !load.referee.is_over() {
+    let mut schedule = load.schedule(phase);
+    while Instant::now() < load.ends_at && !*load.is_stopped.borrow() {
         let due = match &mut schedule {
             None => Instant::now(),
             Some(schedule) => tokio::select! {
@@ -119,7 +122,7 @@ pub(super) async fn work(client: Client, load: Arc<Load>, place: f64) -> Tally {
                     Some(due) => due,
                     None => break,
                 },
-                () = load.referee.is_ended() => break,
+                () = load.stopped() => break,
             },
         };
         let key = load.pick();
@@ -127,8 +130,8 @@ pub(super) async fn work(client: Client, load: Arc<Load>, place: f64) -> Tally {
         let lock = client.lock(load.name(key)).ttl(load.ttl).wait(load.block);
         let held = tokio::select! {
             held = lock.hold() => held,
-            // Dropped, it leaves the queue.
-            () = load.referee.is_ended() => break,
+            // The acquisition is dropped, and leaves the queue.
+            () = load.stopped() => break,
         };
         let now = Instant::now();
         match held {
@@ -139,7 +142,7 @@ pub(super) async fn work(client: Client, load: Arc<Load>, place: f64) -> Tally {
                     fence: held.fence,
                     held_until: asked_at + load.ttl,
                 };
-                let free_since = load.referee.granted(key, grant, now);
+                let free_since = load.checker.granted(key, grant, now);
                 let waiting = free_since.map(|since| since.saturating_duration_since(asked_at));
                 tally.record(now - due, waiting.unwrap_or_default());
                 hold(&client, &load, key, &held, &mut tally).await;
@@ -151,7 +154,7 @@ pub(super) async fn work(client: Client, load: Arc<Load>, place: f64) -> Tally {
             Err(Error::Contended(_)) => tally.refused += 1,
             Err(error) => {
                 tally.failed(&error);
-                // A server that is down is not to be asked a thousand times a second.
+                // A server that is down must not be asked a thousand times a second.
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -165,14 +168,14 @@ pub(super) async fn work(client: Client, load: Arc<Load>, place: f64) -> Tally {
     tally
 }
 
-/// When one connection begins, whatever the server does.
+/// When one connection takes locks, however slow the server is.
 struct Schedule {
     next: Instant,
     interval: Duration,
 }
 
 impl Schedule {
-    /// Waits until the next one is due, and says since when it is; nothing when that is after the end.
+    /// Waits until the next acquisition is due, and returns since when. `None` if that is after the end.
     async fn next(&mut self, ends_at: Instant) -> Option<Instant> {
         let due = self.next;
         if due >= ends_at {
@@ -180,15 +183,15 @@ impl Schedule {
         }
         self.next += self.interval;
         if due <= Instant::now() {
-            // The connection was busy, which is the server's doing, and counts.
+            // The connection was busy because the server is slow: that time counts.
             return Some(due);
         }
         tokio::time::sleep_until(due.into()).await;
-        // That timers are late by up to a millisecond is not.
+        // Timers fire up to a millisecond late: that time does not count.
         Some(Instant::now())
     }
 
-    /// How long those have waited that were due until now.
+    /// How long each acquisition has waited that was due by now.
     fn unsent(self, now: Instant) -> impl Iterator<Item = Duration> {
         let all = std::iter::successors(Some(self.next), move |due| Some(*due + self.interval));
         all.take_while(move |due| *due < now)
@@ -200,11 +203,11 @@ async fn hold(client: &Client, load: &Load, key: usize, held: &Held, tally: &mut
     if !load.hold.is_zero() {
         tokio::select! {
             () = tokio::time::sleep(load.hold) => {}
-            () = load.referee.is_ended() => {}
+            () = load.stopped() => {}
         }
     }
     let sent_at = Instant::now();
-    load.referee.releases(key, held.fence, sent_at);
+    load.checker.releases(key, held.fence, sent_at);
     let released = client
         .locks()
         .release(held.full_key(), &held.owner, Some(held.fence))
@@ -217,10 +220,25 @@ async fn hold(client: &Client, load: &Load, key: usize, held: &Held, tally: &mut
 }
 
 impl Load {
-    fn schedule(&self, place: f64) -> Option<Schedule> {
+    /// Ends the run before its time.
+    pub(super) fn stop(&self) {
+        self.is_stopped.send_replace(true);
+    }
+
+    /// Returns when the run was ended before its time.
+    async fn stopped(&self) {
+        // The sender is `self`, so it exists.
+        let _ = self
+            .is_stopped
+            .subscribe()
+            .wait_for(|is_stopped| *is_stopped)
+            .await;
+    }
+
+    fn schedule(&self, phase: f64) -> Option<Schedule> {
         let interval = self.interval?;
-        // Those of all connections together are evenly spread.
-        let next = self.starts_at + interval.mul_f64(place);
+        // So that the connections do not all begin at once.
+        let next = self.starts_at + interval.mul_f64(phase);
         Some(Schedule { next, interval })
     }
 
@@ -228,7 +246,7 @@ impl Load {
         if fastrand::f64() < self.hot {
             0
         } else {
-            fastrand::usize(..self.referee.keys())
+            fastrand::usize(..self.checker.keys())
         }
     }
 

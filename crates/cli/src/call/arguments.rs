@@ -1,4 +1,4 @@
-//! What a function is called with, as people type it.
+//! The arguments of a function, as they are given on the command line.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -9,10 +9,9 @@ use serde_json::value::RawValue;
 
 use crate::error::CommandError;
 
-/// One JSON object, `-` for one on standard input, or pairs.
+/// Reads one JSON object, `-` for one on standard input, or key=value pairs.
 ///
-/// JSON stays the text that it is: a detour over parsed values would round numbers, and drop members that stand twice,
-/// which the server has something to say about.
+/// JSON is sent as it was written: parsing it would round numbers, and hide duplicate members, which the server rejects.
 pub(super) fn parse(
     words: &[String],
     stdin: impl Read,
@@ -43,9 +42,8 @@ fn pairs(words: &[String]) -> Result<RawObject<'static>, CommandError> {
     for word in words {
         let Some((name, value)) = word.split_once('=').filter(|(name, _)| !name.is_empty()) else {
             let message = format!("`{word}` is neither key=value nor a JSON object");
-            return Err(
-                CommandError::usage(message).hint("a JSON object stands alone, and begins with {")
-            );
+            return Err(CommandError::usage(message)
+                .hint("a JSON object has to be the only argument, and begins with {"));
         };
         if !names.insert(name) {
             return Err(CommandError::usage(format!("`{name}` is given twice")));
@@ -88,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_json_and_all_else_is_text() {
+    fn values_that_are_json_are_json_and_all_others_are_strings() {
         for (words, expected) in [
             (&[][..], json!({})),
             (
@@ -115,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_refused() {
+    fn arguments_that_are_neither_an_object_nor_pairs_are_refused() {
         for words in [
             &["hello"][..],
             &["=1"],

@@ -1,4 +1,4 @@
-//! `forrst lock acquire`.
+//! `forrst lock acquire`: takes a lock and keeps it, without renewing it.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use clap::Args;
 use forrst_client::Held;
 use serde_json::json;
 
-use super::{Wanted, release_command};
+use super::{AcquireOptions, release_command};
 use crate::connection::{Connection, settle};
 use crate::error::CommandError;
-use crate::output::{ServerTime, in_time, plain, print, print_value};
+use crate::output::{ServerTime, in_time, print, print_value, sanitized};
 use crate::time;
 
-/// Take a lock and leave it: it ends at its ttl, unless it is released or extended.
+/// Take a lock and keep it until its ttl is over, unless it is released or extended.
 ///
-/// To hold a lock while a command runs, `forrst run` is the better way.
+/// To hold a lock while a command runs, use `forrst run`.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
@@ -29,7 +29,7 @@ Examples:
 {}", crate::exit::HELP_WITH_LOCK)
 )]
 pub(crate) struct AcquireArguments {
-    /// The key to lock, such as export:orders; of several, all of them or none
+    /// The key to lock, such as export:orders; several are locked together, all or none
     #[arg(value_name = "KEY", required = true)]
     keys: Vec<String>,
 
@@ -38,9 +38,9 @@ pub(crate) struct AcquireArguments {
     ttl: Duration,
 
     #[command(flatten)]
-    wanted: Wanted,
+    options: AcquireOptions,
 
-    /// What this attempt is called: made again, it gets the same lock, and it can be withdrawn [default: a random name]
+    /// A name for this attempt: when it is repeated, it gets the same lock, and it can be withdrawn [default: a random name]
     #[arg(long, value_name = "NAME")]
     attempt: Option<String>,
 
@@ -53,38 +53,38 @@ pub(crate) struct AcquireArguments {
 }
 
 pub(super) async fn run(arguments: AcquireArguments) -> Result<(), CommandError> {
-    arguments.wanted.check(&arguments.keys)?;
+    arguments.options.check(&arguments.keys)?;
     let client = arguments.connection.client()?;
-    let wanted = &arguments.wanted;
-    let mut lock = wanted.lock(&client, &arguments.keys, arguments.ttl);
+    let options = &arguments.options;
+    let mut lock = options.acquire(&client, &arguments.keys, arguments.ttl);
     if let Some(attempt) = &arguments.attempt {
         lock = lock.attempt(attempt);
     }
     let held = lock.hold().await;
     settle(&client).await;
     let held = held.map_err(|error| arguments.connection.failed(error))?;
-    let told = arguments.tell(&held);
-    if told.is_err() {
-        // Its owner was not shown to the caller, who cannot give it back.
+    let printed = arguments.print_result(&held);
+    if printed.is_err() {
+        // The caller does not know the owner token, and could not release the lock.
         let (full_key, fence) = (held.full_key(), Some(held.fence));
         let _ = client.locks().release(full_key, &held.owner, fence).await;
     }
-    told
+    printed
 }
 
 impl AcquireArguments {
-    fn tell(&self, held: &Held) -> Result<(), CommandError> {
+    fn print_result(&self, held: &Held) -> Result<(), CommandError> {
         let expires_at = ServerTime::from(held.expires_at);
         if self.json {
-            let has_function = self.wanted.function.is_some();
+            let has_function = self.options.function.is_some();
             let mut data = json!({
                 "acquired": true,
                 "owner": held.owner,
                 "scope": if has_function { "function" } else { "global" },
-                "expires_at": expires_at.on_the_wire(),
+                "expires_at": expires_at.to_rfc3339(),
                 "fence": held.fence.to_string(),
             });
-            self.wanted.echo_kind(&mut data);
+            self.options.echo_kind(&mut data);
             for (name, time) in [
                 ("ttl_remaining_ms", held.ttl_remaining),
                 ("elapsed_ms", held.elapsed),
@@ -102,7 +102,7 @@ impl AcquireArguments {
             }
             return print_value(&data);
         }
-        // It was granted a moment ago, so this is the time by the server's clock as well as it can be known.
+        // It was granted a moment ago, so this is about the time of the server's clock.
         let now = expires_at.before(self.ttl);
         let is = if held.full_keys.len() == 1 {
             "is"
@@ -111,11 +111,11 @@ impl AcquireArguments {
         };
         print(&format!(
             "{full_keys} {is} yours\n  owner     {owner}\n  fence     {fence}\n  expires   {expires}\n\nTo release it: {release}\n",
-            full_keys = plain(&held.full_keys.join(", ")),
-            owner = plain(&held.owner),
+            full_keys = sanitized(&held.full_keys.join(", ")),
+            owner = sanitized(&held.owner),
             fence = held.fence,
             expires = in_time(expires_at, now),
-            release = plain(&release_command(
+            release = sanitized(&release_command(
                 held.full_key(),
                 &held.owner,
                 &held.fence.to_string()

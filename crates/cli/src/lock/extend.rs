@@ -1,4 +1,4 @@
-//! `forrst lock extend`.
+//! `forrst lock extend`: moves the end of a lease.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::name::LockName;
 use super::release::LeaseSelector;
 use crate::connection::Connection;
 use crate::error::CommandError;
-use crate::output::{ServerTime, in_time, plain, print, print_json};
+use crate::output::{ServerTime, in_time, print, print_json, sanitized};
 use crate::time;
 
-/// Let a lock last longer: it ends one ttl from now.
+/// Extend a lock: it ends one ttl from now.
 #[derive(Args)]
 #[command(after_help = format!("\
 Examples:
@@ -25,7 +25,7 @@ pub(crate) struct ExtendArguments {
     #[command(flatten)]
     lease: LeaseSelector,
 
-    /// How long it lasts from now on
+    /// How long it is held from now on
     #[arg(long, value_name = "DURATION", value_parser = time::parse)]
     ttl: Duration,
 
@@ -53,6 +53,6 @@ pub(super) async fn run(arguments: ExtendArguments) -> Result<(), CommandError> 
     let ends = in_time(expires_at, expires_at.before(arguments.ttl));
     print(&format!(
         "{} is extended\n  expires   {ends}\n",
-        plain(&full_key)
+        sanitized(&full_key)
     ))
 }

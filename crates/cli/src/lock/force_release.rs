@@ -1,4 +1,4 @@
-//! `forrst lock force-release`.
+//! `forrst lock force-release`: ends leases of other clients, after asking.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, IsTerminal};
@@ -7,17 +7,17 @@ use clap::Args;
 use forrst_client::{Error, Fence, Holder, LockInfo};
 use serde_json::json;
 
-use super::held;
+use super::display;
 use super::name::LockName;
 use crate::connection::Connection;
 use crate::error::CommandError;
-use crate::output::{complain, plain, print, print_value};
+use crate::output::{print, print_error, print_value, sanitized};
 
 /// Release a lock that other clients hold.
 ///
-/// The holders are not asked, and may still be at work: only what checks fences
-/// is safe from them. So this asks first, unless --yes is given, and then ends
-/// only the leases that it asked about. A lease on several keys ends as a whole.
+/// The holders are not asked, and may still be working: only a resource that checks
+/// fences is safe from them. So this command asks first, unless --yes is given, and
+/// then ends only the leases that it has shown. A lease on several keys ends as a whole.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
@@ -34,7 +34,7 @@ pub(crate) struct ForceReleaseArguments {
     #[command(flatten)]
     name: LockName,
 
-    /// Only the lease with this fence, and no other
+    /// End only the lease with this fence
     #[arg(long, value_name = "FENCE")]
     fence: Option<Fence>,
 
@@ -61,7 +61,7 @@ pub(super) async fn run(arguments: ForceReleaseArguments) -> Result<(), CommandE
     let failed = |error| arguments.connection.failed(error);
     if arguments.yes {
         let leases = locks.force_release(&full_key, arguments.fence).await;
-        return arguments.tell(&full_key, leases.map_err(failed)?, 0);
+        return arguments.print_result(&full_key, leases.map_err(failed)?, 0);
     }
     let status = locks.status(&full_key).await.map_err(failed)?.held();
     let shown = status.as_ref().map(|lock| shown(lock, arguments.fence));
@@ -69,7 +69,7 @@ pub(super) async fn run(arguments: ForceReleaseArguments) -> Result<(), CommandE
     if !confirmed(&full_key, status.as_ref(), &shown) {
         return Err(CommandError::local("nothing was released"));
     }
-    // Yes is said to the leases that were shown, not to one that was granted meanwhile.
+    // The answer is about the leases that were shown, not about one that was granted meanwhile.
     let mut fences: Vec<Option<Fence>> = shown.drain(..).map(|holder| holder.fence).collect();
     if fences.is_empty() {
         fences.push(arguments.fence);
@@ -78,7 +78,7 @@ pub(super) async fn run(arguments: ForceReleaseArguments) -> Result<(), CommandE
     for fence in &fences {
         match locks.force_release(&full_key, *fence).await {
             Ok(leases) => ended.leases += leases,
-            // Of several, one may have ended by itself since it was shown.
+            // One of several may have ended since it was shown.
             Err(error @ (Error::NotHeld(_) | Error::Mismatch(_))) if fences.len() > 1 => {
                 ended.missed = Some(error);
             }
@@ -88,24 +88,25 @@ pub(super) async fn run(arguments: ForceReleaseArguments) -> Result<(), CommandE
     if let (0, Some(error)) = (ended.leases, ended.missed) {
         return Err(failed(error));
     }
-    let unnamed = status.as_ref().map_or(0, held::unnamed);
-    let unnamed = if arguments.fence.is_some() {
+    let unlisted = status.as_ref().map_or(0, display::unlisted);
+    let unlisted = if arguments.fence.is_some() {
         0
     } else {
-        unnamed
+        unlisted
     };
-    arguments.tell(&full_key, ended.leases, unnamed)
+    arguments.print_result(&full_key, ended.leases, unlisted)
 }
 
-/// What was done before the last step.
+/// What has been released so far.
 #[derive(Default)]
 struct Ended {
     leases: usize,
+    /// The error about a lease that had ended already.
     missed: Option<Error>,
 }
 
 impl Ended {
-    /// An error that leaves it half done says so.
+    /// Adds to an error that some leases were released before it.
     fn before(&self, error: CommandError) -> CommandError {
         match self.leases {
             0 => error,
@@ -121,22 +122,27 @@ fn shown(lock: &LockInfo, fence: Option<Fence>) -> Vec<&Holder> {
 }
 
 impl ForceReleaseArguments {
-    /// `unnamed` leases were not shown, and so not ended.
-    fn tell(&self, full_key: &str, leases: usize, unnamed: usize) -> Result<(), CommandError> {
+    /// `unlisted` leases were not shown, and so not ended.
+    fn print_result(
+        &self,
+        full_key: &str,
+        leases: usize,
+        unlisted: usize,
+    ) -> Result<(), CommandError> {
         if self.json {
             let done = json!({"released": true, "key": full_key, "forced": true, "leases": leases});
             return print_value(&done);
         }
-        let full_key = plain(full_key);
+        let full_key = sanitized(full_key);
         let mut text = match leases {
             1 => format!("{full_key} is released by force\n"),
             leases => {
                 format!("{full_key} is released by force: {leases} leases have ended\n")
             }
         };
-        if unnamed > 0 {
+        if unlisted > 0 {
             text.push_str(&format!(
-                "{unnamed} more hold it, which were not shown: ask again, or end all of them with --yes\n"
+                "{unlisted} more hold it, which were not shown: run this again, or end all of them with --yes\n"
             ));
         }
         print(&text)
@@ -144,34 +150,34 @@ impl ForceReleaseArguments {
 }
 
 fn confirmed(full_key: &str, status: Option<&LockInfo>, shown: &[&Holder]) -> bool {
-    let lock = plain(full_key);
+    let lock = sanitized(full_key);
     let question = match (status, shown) {
         (None, _) => {
-            format!("{lock} is free. Release it by force, if it is taken now? [y/N] ")
+            format!("{lock} is free. Release it by force, if it is taken by now? [y/N] ")
         }
         (Some(_), []) => format!(
             "{lock} is held, but not by a lease with that fence. Release it by force all the same? [y/N] "
         ),
         (Some(_), [holder]) => format!(
-            "{lock} is held by {owner} and expires {expires}.\n{keys}The holder may still be at work. Release it by force? [y/N] ",
-            owner = plain(&holder.owner),
-            expires = held::expires(holder),
+            "{lock} is held by {owner} and expires {expires}.\n{keys}The holder may still be working. Release it by force? [y/N] ",
+            owner = sanitized(&holder.owner),
+            expires = display::expires(holder),
             keys = other_keys(full_key, shown),
         ),
         (Some(held), several) => format!(
-            "{told}{keys}The holders may still be at work. Release these {count} leases by force? [y/N] ",
-            told = held::told(held),
+            "{description}{keys}The holders may still be working. Release these {count} leases by force? [y/N] ",
+            description = display::describe(held),
             keys = other_keys(full_key, shown),
             count = several.len(),
         ),
     };
-    complain(&question);
+    print_error(&question);
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
 }
 
-/// A lease on several keys ends as a whole.
+/// The other keys of these leases, which are released with them.
 fn other_keys(full_key: &str, shown: &[&Holder]) -> String {
     let keys = shown.iter().flat_map(|holder| &holder.full_keys);
     let others: BTreeSet<&str> = keys
@@ -182,5 +188,5 @@ fn other_keys(full_key: &str, shown: &[&Holder]) -> String {
         return String::new();
     }
     let others: Vec<&str> = others.into_iter().collect();
-    format!("Released with it: {}.\n", plain(&others.join(", ")))
+    format!("Released with it: {}.\n", sanitized(&others.join(", ")))
 }

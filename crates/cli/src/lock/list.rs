@@ -1,4 +1,4 @@
-//! `forrst lock list`.
+//! `forrst lock list`: the held locks, once or again and again.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use clap::Args;
 use forrst_client::{Client, LockInfo, Page};
 use serde_json::value::RawValue;
 
-use super::held;
+use super::display;
 use crate::connection::Connection;
 use crate::error::CommandError;
-use crate::output::{Table, complain, written};
+use crate::output::{Table, check_written, print_error};
 use crate::time;
 
 /// The most that a server puts on one page.
@@ -26,12 +26,11 @@ Examples:
   forrst lock list --prefix export: --watch
   forrst lock list --json | jq -r '.locks[].key'
 
---watch goes on until it is interrupted. With --json it prints one document a
-line.
+With --json, --watch prints one document a line.
 
 {}", crate::exit::HELP))]
 pub(crate) struct ListArguments {
-    /// Only locks whose full key begins so; lock: may be left out
+    /// Only locks whose full key begins with this; lock: may be left out
     #[arg(
         long,
         value_name = "TEXT",
@@ -44,18 +43,18 @@ pub(crate) struct ListArguments {
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
 
-    /// List them again and again
+    /// Repeat the list until interrupted
     #[arg(long)]
     watch: bool,
 
-    /// How often
+    /// How often to repeat it
     #[arg(long, value_name = "DURATION", default_value = "1s", requires = "watch", value_parser = time::parse)]
     interval: Duration,
 
     #[command(flatten)]
     connection: Connection,
 
-    /// Print `{"locks": […], "cursor": …}` as the server has them
+    /// Print `{"locks": […], "cursor": …}` as the server sends them
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -63,31 +62,31 @@ pub(crate) struct ListArguments {
 pub(super) async fn run(arguments: ListArguments) -> Result<(), CommandError> {
     let client = arguments.connection.client()?;
     if !arguments.watch {
-        let text = arguments.shown(&client).await?;
-        return written(write_out(&text));
+        let text = arguments.render(&client).await?;
+        return check_written(write_out(&text));
     }
     let is_terminal = io::stdout().is_terminal() && !arguments.json;
-    let mut text = arguments.shown(&client).await?;
+    let mut text = arguments.render(&client).await?;
     loop {
         let drawn = if is_terminal { redrawn(&text) } else { text };
         let drawing = write_out(&drawn);
         if drawing.is_err() {
-            return written(drawing);
+            return check_written(drawing);
         }
         tokio::time::sleep(arguments.interval).await;
-        // A server that is away for a moment is worth waiting for: that is what one watches for.
-        text = match arguments.shown(&client).await {
+        // A server that cannot be reached for a moment does not end the watch.
+        text = match arguments.render(&client).await {
             Ok(text) => text,
-            Err(error) if is_terminal => error.told(),
+            Err(error) if is_terminal => error.to_text(),
             Err(error) => {
-                complain(&error.told());
+                print_error(&error.to_text());
                 String::new()
             }
         };
     }
 }
 
-/// Drawn over what was there, which flickers less than an empty screen in between.
+/// Redraws the screen over the previous list, which flickers less than clearing it first.
 fn redrawn(text: &str) -> String {
     let has_colours = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
     let plain = if has_colours {
@@ -103,7 +102,7 @@ fn redrawn(text: &str) -> String {
 }
 
 fn write_out(text: &str) -> io::Result<()> {
-    // The cursor has to move also where colours are not wanted, and they are gone from what is drawn.
+    // Not through `anstream`: the cursor has to move even if colours are off, and `redrawn` has removed them then.
     if text.starts_with("\x1b[H") {
         let mut out = io::stdout().lock();
         return out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -113,7 +112,7 @@ fn write_out(text: &str) -> io::Result<()> {
 }
 
 impl ListArguments {
-    async fn shown(&self, client: &Client) -> Result<String, CommandError> {
+    async fn render(&self, client: &Client) -> Result<String, CommandError> {
         let page = self.fetch(client).await?;
         if self.json {
             let json = serde_json::to_string(&page).unwrap_or_default();
@@ -122,7 +121,7 @@ impl ListArguments {
         let held = page.locks.iter();
         let held = held.filter_map(|lock| serde_json::from_str(lock.get()).ok());
         let mut held: Vec<LockInfo> = held.collect();
-        // Stores have them in an order of their own.
+        // Each store has an order of its own.
         held.sort_by(|one, other| one.full_key.cmp(&other.full_key));
         Ok(table(&held))
     }
@@ -165,12 +164,12 @@ fn full_prefix(prefix: &str) -> String {
     }
 }
 
-/// One row a lock, with the first of its holders.
+/// One row for each lock, with its first holder.
 fn table(locks: &[LockInfo]) -> String {
     if locks.is_empty() {
         return "No locks are held\n".to_owned();
     }
-    // Only servers with keys know their callers.
+    // Only servers with API keys know their callers.
     let mut holders = locks.iter().flat_map(|lock| &lock.holders);
     let has_callers = holders.any(|holder| holder.caller.is_some());
     let mut head = vec![
@@ -182,11 +181,11 @@ fn table(locks: &[LockInfo]) -> String {
         let Some(first) = lock.holder() else { continue };
         let mut cells = vec![
             lock.full_key.clone(),
-            held::kind(lock),
+            display::kind(lock),
             first.owner.clone(),
-            held::fence(first),
-            held::acquired(first),
-            held::expires(first),
+            display::fence(first),
+            display::acquired(first),
+            display::expires(first),
             lock.waiters.to_string(),
         ];
         cells.extend(has_callers.then(|| first.caller.clone().unwrap_or_default()));

@@ -1,4 +1,4 @@
-//! `forrst lock release`.
+//! `forrst lock release`: releases a lock with its owner token.
 
 use clap::Args;
 use forrst_client::Fence;
@@ -7,9 +7,9 @@ use serde_json::json;
 use super::name::LockName;
 use crate::connection::Connection;
 use crate::error::CommandError;
-use crate::output::{plain, print, print_value};
+use crate::output::{print, print_value, sanitized};
 
-/// Release a lock by its owner's token.
+/// Release a lock with its owner token.
 #[derive(Args)]
 #[command(after_help = format!("\
 Examples:
@@ -35,7 +35,7 @@ pub(crate) struct ReleaseArguments {
 /// Which lease of a lock is meant.
 #[derive(Args)]
 pub(super) struct LeaseSelector {
-    /// The token that the lock was taken with; in a command of `forrst run` it is known
+    /// The owner token of the lock; `forrst run` sets it for its command
     #[arg(
         long,
         env = "FORRST_LOCK_OWNER",
@@ -58,5 +58,5 @@ pub(super) async fn run(arguments: ReleaseArguments) -> Result<(), CommandError>
     if arguments.json {
         return print_value(&json!({"key": full_key, "released": true}));
     }
-    print(&format!("{} is released\n", plain(&full_key)))
+    print(&format!("{} is released\n", sanitized(&full_key)))
 }

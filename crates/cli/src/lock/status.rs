@@ -1,16 +1,16 @@
-//! `forrst lock status`.
+//! `forrst lock status`: whether a lock is held, and by which leases.
 
 use clap::Args;
 use forrst_client::LockStatus;
 
-use super::held;
+use super::display;
 use super::name::LockName;
 use crate::connection::Connection;
 use crate::error::CommandError;
 use crate::exit;
-use crate::output::{plain, print, print_json};
+use crate::output::{print, print_json, sanitized};
 
-/// Show whether a lock is held, as what kind, by which owners, and for how long.
+/// Show whether a lock is held, how, by which owners, and for how long.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -46,13 +46,13 @@ pub(super) async fn run(arguments: StatusArguments) -> Result<u8, CommandError> 
         print_json(&json)?;
     } else {
         print(&match &status {
-            LockStatus::Held(lock) => held::told(lock),
-            free => told_free(&full_key, free.waiters()),
+            LockStatus::Held(lock) => display::describe(lock),
+            free => describe_free(&full_key, free.waiters()),
         })?;
     }
-    // One that is reserved cannot be had either.
-    let is_to_be_had = !status.is_held() && status.waiters() == 0;
-    Ok(if arguments.exit_code && !is_to_be_had {
+    // A lock that is reserved for a waiter cannot be acquired either.
+    let is_available = !status.is_held() && status.waiters() == 0;
+    Ok(if arguments.exit_code && !is_available {
         exit::NOT_ACQUIRED
     } else {
         0
@@ -60,11 +60,11 @@ pub(super) async fn run(arguments: StatusArguments) -> Result<u8, CommandError> 
 }
 
 /// A free lock that others wait for is reserved for one of them, which still waits for another key.
-fn told_free(full_key: &str, waiters: usize) -> String {
+fn describe_free(full_key: &str, waiters: usize) -> String {
     let reserved = match waiters {
         0 => String::new(),
         1 => ", and reserved for a waiter".to_owned(),
         waiters => format!(", and reserved for the first of {waiters} waiters"),
     };
-    format!("{} is free{reserved}\n", plain(full_key))
+    format!("{} is free{reserved}\n", sanitized(full_key))
 }

@@ -1,11 +1,11 @@
-//! `forrst lock waiters`.
+//! `forrst lock waiters`: the queue of a lock.
 
 use clap::Args;
 
 use super::name::LockName;
 use crate::connection::Connection;
 use crate::error::CommandError;
-use crate::output::{ServerTime, Table, plain, print, print_json};
+use crate::output::{ServerTime, Table, print, print_json, sanitized};
 
 /// Show which callers wait for a lock, the next one first.
 #[derive(Args)]
@@ -43,7 +43,7 @@ pub(super) async fn run(arguments: WaitersArguments) -> Result<(), CommandError>
         return print_json(&json);
     }
     if waiters.is_empty() {
-        return print(&format!("No caller waits for {}\n", plain(&full_key)));
+        return print(&format!("No caller waits for {}\n", sanitized(&full_key)));
     }
     let mut table = Table::new(&["POSITION", "OWNER", "CALLER", "NOTE", "SINCE", "UNTIL"]);
     for waiter in waiters {
@@ -52,8 +52,8 @@ pub(super) async fn run(arguments: WaitersArguments) -> Result<(), CommandError>
             waiter.owner,
             waiter.caller.unwrap_or_default(),
             waiter.note.unwrap_or_default(),
-            ServerTime::from(waiter.since).on_the_wire(),
-            ServerTime::from(waiter.until).on_the_wire(),
+            ServerTime::from(waiter.since).to_rfc3339(),
+            ServerTime::from(waiter.until).to_rfc3339(),
         ]);
     }
     print(&table.text())

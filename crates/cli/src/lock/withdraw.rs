@@ -1,4 +1,4 @@
-//! `forrst lock withdraw`.
+//! `forrst lock withdraw`: withdraws an attempt to acquire a lock.
 
 use clap::Args;
 use forrst_client::Withdrawn;
@@ -7,13 +7,12 @@ use serde_json::json;
 use super::name::LockName;
 use crate::connection::Connection;
 use crate::error::CommandError;
-use crate::output::{plain, print, print_value};
+use crate::output::{print, print_value, sanitized};
 
-/// Take back an attempt to acquire a lock whose outcome is not known.
+/// Withdraw an attempt to acquire a lock whose outcome is not known.
 ///
-/// If it has the lock, that is released; if it waits, it leaves the queue; and
-/// if it is still on its way, it comes to nothing when it arrives within a
-/// minute.
+/// If it has the lock, the lock is released; if it waits, it leaves the queue; and
+/// if its request arrives within a minute after this, it is refused.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
@@ -28,11 +27,11 @@ pub(crate) struct WithdrawArguments {
     #[command(flatten)]
     name: LockName,
 
-    /// The token that the lock was asked for with
+    /// The owner token of the attempt
     #[arg(long, value_name = "TOKEN")]
     owner: String,
 
-    /// What the attempt was called
+    /// The name of the attempt
     #[arg(long, value_name = "NAME")]
     attempt: String,
 
@@ -50,7 +49,7 @@ pub(super) async fn run(arguments: WithdrawArguments) -> Result<(), CommandError
     let (owner, attempt) = (&arguments.owner, &arguments.attempt);
     let withdrawn = client.locks().withdraw(&full_key, owner, attempt).await;
     let withdrawn = withdrawn.map_err(|error| arguments.connection.failed(error))?;
-    let (was, told) = match withdrawn {
+    let (was, description) = match withdrawn {
         Withdrawn::Held => ("held", "it had the lock, which is released"),
         Withdrawn::Waiting => ("waiting", "it waited, and has left the queue"),
         _ => ("unknown", "the server did not know of it"),
@@ -58,5 +57,8 @@ pub(super) async fn run(arguments: WithdrawArguments) -> Result<(), CommandError
     if arguments.json {
         return print_value(&json!({"withdrawn": true, "key": full_key, "was": was}));
     }
-    print(&format!("{} is withdrawn: {told}\n", plain(&full_key)))
+    print(&format!(
+        "{} is withdrawn: {description}\n",
+        sanitized(&full_key)
+    ))
 }

@@ -1,4 +1,4 @@
-//! Times and sizes as people write them.
+//! Durations and sizes, in the notation of flags and of the file.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use forrst_lock::ReleaseMemory;
 use serde::Deserialize;
 use serde::de::Error as _;
 
-/// A duration as people write it: `30s`, `5m`, `1h 30m`.
+/// A duration such as `30s`, `5m` or `1h 30m`, more than zero.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Time(pub(crate) Duration);
 
@@ -18,17 +18,17 @@ impl FromStr for Time {
         let expected = "a duration such as `30s`, `5m` or `1h 30m`";
         match humantime::parse_duration(text) {
             Ok(duration) if !duration.is_zero() => Ok(Self(duration)),
-            Ok(_) => Err(format!("must be more than nothing: {expected}")),
+            Ok(_) => Err(format!("must be more than zero: {expected}")),
             Err(error) => Err(format!("{error}: expected {expected}")),
         }
     }
 }
 
-/// How long to wait: a duration as people write it, or `0` for not at all.
+/// How long to wait: a duration, or `0` for not at all.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Wait(pub(crate) Duration);
+pub(crate) struct WaitTime(pub(crate) Duration);
 
-impl FromStr for Wait {
+impl FromStr for WaitTime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -39,7 +39,7 @@ impl FromStr for Wait {
     }
 }
 
-/// How long releases are remembered, between its bounds.
+/// How long releases are remembered, within the bounds of [`ReleaseMemory`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Memory(pub(crate) ReleaseMemory);
 
@@ -56,7 +56,7 @@ impl FromStr for Memory {
     }
 }
 
-/// A number of bytes as people write it: `65536`, `512KiB`, `1MiB`.
+/// A number of bytes such as `65536`, `512KiB` or `1MiB`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Size(pub(crate) usize);
 
@@ -91,29 +91,29 @@ macro_rules! read_from_text {
         }
     )*};
 }
-read_from_text!(Time Wait Memory Size);
+read_from_text!(Time WaitTime Memory Size);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_may_be_zero_and_other_times_may_not() {
+    fn a_wait_may_be_zero_and_other_durations_may_not() {
         for (text, duration) in [
             ("0", Duration::ZERO),
             ("0s", Duration::ZERO),
             ("1m 30s", Duration::from_secs(90)),
         ] {
-            assert_eq!(text.parse(), Ok(Wait(duration)), "{text}");
+            assert_eq!(text.parse(), Ok(WaitTime(duration)), "{text}");
         }
         for text in ["", "soon", "-1s", "30"] {
-            assert!(text.parse::<Wait>().is_err(), "{text}");
+            assert!(text.parse::<WaitTime>().is_err(), "{text}");
         }
         assert!("0s".parse::<Time>().is_err());
     }
 
     #[test]
-    fn sizes_are_read_as_people_write_them() {
+    fn sizes_have_binary_units() {
         for (text, bytes) in [
             ("1", 1),
             ("64k", 65_536),

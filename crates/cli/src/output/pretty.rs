@@ -1,17 +1,16 @@
-//! JSON for people.
+//! JSON on several lines, for people.
 
-/// The same JSON on several lines. Members stay in their order and numbers as they were written, which a detour over a parsed
-/// value would not keep.
+/// Indents JSON. It works on the text, because parsing would change the order of members and the digits of numbers.
 pub(crate) fn pretty(json: &str) -> String {
     let mut text = String::with_capacity(json.len() * 2);
     let mut depth = 0_usize;
     let mut rest = json.trim().chars().filter(skip_blanks()).peekable();
-    let mut is_in_text = false;
+    let mut is_in_string = false;
     let mut is_escaped = false;
     while let Some(c) = rest.next() {
-        if is_in_text {
+        if is_in_string {
             text.push(c);
-            is_in_text = is_escaped || c != '"';
+            is_in_string = is_escaped || c != '"';
             is_escaped = !is_escaped && c == '\\';
             continue;
         }
@@ -36,7 +35,7 @@ pub(crate) fn pretty(json: &str) -> String {
             }
             ':' => text.push_str(": "),
             c => {
-                is_in_text = c == '"';
+                is_in_string = c == '"';
                 text.push(c);
             }
         }
@@ -49,17 +48,17 @@ fn break_line(text: &mut String, depth: usize) {
     text.extend(std::iter::repeat_n("  ", depth));
 }
 
-/// Drops the blanks between tokens, and keeps those in texts.
+/// Drops the blanks between tokens, and keeps those in strings.
 fn skip_blanks() -> impl FnMut(&char) -> bool {
-    let mut is_in_text = false;
+    let mut is_in_string = false;
     let mut is_escaped = false;
     move |c| {
-        if is_in_text {
-            is_in_text = is_escaped || *c != '"';
+        if is_in_string {
+            is_in_string = is_escaped || *c != '"';
             is_escaped = !is_escaped && *c == '\\';
             return true;
         }
-        is_in_text = *c == '"';
+        is_in_string = *c == '"';
         !c.is_whitespace()
     }
 }
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn it_means_the_same() {
+    fn indented_json_has_the_same_value() {
         for value in [
             json!(null),
             json!("plain \" text"),

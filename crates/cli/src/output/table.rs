@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use anstyle::Style;
 use unicode_width::UnicodeWidthStr;
 
-use super::plain;
+use super::sanitized;
 
 const HEAD: Style = Style::new().bold();
 const GAP: usize = 2;
 
-/// Columns under a head, each as wide as it has to be.
+/// Columns under a head, each as wide as its widest cell.
 pub(crate) struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
@@ -26,11 +26,11 @@ impl Table {
 
     /// Adds a row, of as many cells as the head has.
     pub(crate) fn row(&mut self, cells: &[String]) {
-        let cells = cells.iter().map(|cell| plain(cell).replace('\n', " "));
+        let cells = cells.iter().map(|cell| sanitized(cell).replace('\n', " "));
         self.rows.push(cells.collect());
     }
 
-    /// As text, each line ended. Keys of any length stay whole: they are there to be copied.
+    /// The lines of the table. Long keys are not cut, so that they can be copied.
     pub(crate) fn text(&self) -> String {
         let widths: Vec<usize> = (0..self.head.len())
             .map(|column| {

@@ -104,8 +104,8 @@ impl Timing {
 
     /// Until when a command may run on a lease that was requested at that moment.
     ///
-    /// The server counts the lease from a later moment, so nobody else can have the lock before ours ends. The command is
-    /// killed a little earlier still, since clocks differ and killing takes time.
+    /// The server counts the lease from a later moment, so it ends there no earlier than here. The command is killed a little
+    /// earlier still, since clocks differ and killing takes time.
     pub(super) fn deadlines(&self, requested_at: Moment) -> Deadlines {
         let kill_at = requested_at.after(self.ttl).before(self.margin());
         match self.on_lost {

@@ -19,7 +19,8 @@ use rustix::process::{Pid, Signal, WaitIdOptions};
 
 use super::deadlines::{Deadlines, Moment};
 use super::guard_link::{
-    Instructions, Order, Orders, Report, encode, guard_socket, receive_instructions, this_program,
+    GuardReport, Instructions, Order, Orders, encode, guard_socket, receive_instructions,
+    this_program,
 };
 use super::job_control::stop_this_process;
 use super::processes::{self, ProcessGroup};
@@ -71,7 +72,7 @@ pub(crate) fn run(arguments: &GuardArguments) -> io::Result<()> {
     let child = match spawn_result {
         Ok(child) => child,
         Err(error) => {
-            let report = Report::NotStarted(error.to_string());
+            let report = GuardReport::NotStarted(error.to_string());
             return (&socket).write_all(&encode(&report));
         }
     };
@@ -180,9 +181,9 @@ impl Guard {
                     kill_at: Some(Moment::now().after(self.grace)),
                 }),
                 Ok(Event::Stopped(_)) if !self.has_begun => {
-                    self.report(&Report::Ready(self.group.id()));
+                    self.report(&GuardReport::Ready(self.group.id()));
                 }
-                Ok(Event::Stopped(signal)) => self.report(&Report::Stopped(signal)),
+                Ok(Event::Stopped(signal)) => self.report(&GuardReport::Stopped(signal)),
                 Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return,
             }
         }
@@ -207,7 +208,7 @@ impl Guard {
     fn enforce_deadlines(&mut self) {
         let has_passed = |moment: Option<Moment>| moment.is_some_and(Moment::has_passed);
         if !self.is_ending && has_passed(self.deadlines.next()) {
-            self.report(&Report::LeaseExpired);
+            self.report(&GuardReport::LeaseExpired);
             self.end(self.deadlines);
         }
         if has_passed(self.deadlines.kill_at) {
@@ -287,16 +288,16 @@ impl Guard {
         }
     }
 
-    fn report(&mut self, report: &Report) {
+    fn report(&mut self, report: &GuardReport) {
         // It fails when `forrst run` has died, which the guard handles as an event.
         let _ = (&self.socket).write_all(&encode(report));
     }
 }
 
-fn report_of(status: ExitStatus) -> Report {
+fn report_of(status: ExitStatus) -> GuardReport {
     match (status.code(), status.signal()) {
-        (Some(code), _) => Report::Exited(code),
-        (None, signal) => Report::Killed(signal.unwrap_or(Signal::KILL.as_raw())),
+        (Some(code), _) => GuardReport::Exited(code),
+        (None, signal) => GuardReport::Killed(signal.unwrap_or(Signal::KILL.as_raw())),
     }
 }
 

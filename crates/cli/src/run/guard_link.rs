@@ -1,5 +1,5 @@
 //! How `forrst run` and its guard talk: a unix socket pair with one JSON document a line, [`Order`]s in one direction and
-//! [`Report`]s in the other.
+//! [`GuardReport`]s in the other.
 //!
 //! The socket is the guard's standard input. The command's own standard input is sent over it with the first order.
 
@@ -41,7 +41,7 @@ pub(super) enum Order {
 /// From the guard to `forrst run`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Report {
+pub(super) enum GuardReport {
     /// The command is ready to begin; this is the id of its process group.
     Ready(i32),
     /// No process could be started for it.
@@ -107,7 +107,7 @@ impl GuardProcess {
     }
 
     /// The next report; `None` when the guard has died.
-    pub(super) async fn report(&mut self) -> Option<Report> {
+    pub(super) async fn report(&mut self) -> Option<GuardReport> {
         let line = self.reports.next_line().await.ok()??;
         decode(&line).ok()
     }

@@ -15,7 +15,7 @@ use rustix::process::{
     Pid, Signal, getpid, kill_process, kill_process_group, test_kill_process_group,
 };
 
-use crate::output::complain;
+use crate::output::print_error;
 
 /// The process group of a command.
 #[derive(Debug, Clone, Copy)]
@@ -120,7 +120,7 @@ fn report_denied(process: Pid, signal: Signal) {
     if IS_REPORTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    complain(&format!(
+    print_error(&format!(
         "warning: forrst may not signal the command: process {process} runs as another user, as by sudo, and did not get \
          signal {number} (Operation not permitted). It is not ended when the lock is lost: run forrst as that user\n",
         process = process.as_raw_nonzero(),

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::deadlines::{Deadlines, Moment, OnLost, Timing};
-use super::guard_link::{GuardProcess, Order, Report};
+use super::guard_link::{GuardProcess, GuardReport, Order};
 use super::job_control::{IncomingSignals, Terminal, stop_this_process};
 use super::processes::{self, ProcessGroup};
 
@@ -92,23 +92,23 @@ impl<'run> Supervisor<'run> {
     }
 
     /// An ending, if the report is about one.
-    async fn handle_report(&mut self, report: Option<Report>) -> Option<Ending> {
+    async fn handle_report(&mut self, report: Option<GuardReport>) -> Option<Ending> {
         match report {
-            Some(Report::Ready(id)) => {
+            Some(GuardReport::Ready(id)) => {
                 self.group = ProcessGroup::from_id(id);
                 if let Some(group) = self.group.filter(|_| self.terminal.is_ours_alone()) {
                     self.terminal.lend(group);
                 }
                 self.guard.send(Order::Begin).await;
             }
-            Some(Report::Stopped(signal)) => self.stop_with_command(signal),
-            Some(Report::LeaseExpired) => {
+            Some(GuardReport::Stopped(signal)) => self.stop_with_command(signal),
+            Some(GuardReport::LeaseExpired) => {
                 let reason = "it could not be renewed in time";
                 self.loss.get_or_insert_with(|| reason.to_owned());
             }
-            Some(Report::NotStarted(reason)) => return Some(Ending::NotStarted(reason)),
-            Some(Report::Exited(code)) => return Some(Ending::Exited(code)),
-            Some(Report::Killed(signal)) => return Some(Ending::Killed(signal)),
+            Some(GuardReport::NotStarted(reason)) => return Some(Ending::NotStarted(reason)),
+            Some(GuardReport::Exited(code)) => return Some(Ending::Exited(code)),
+            Some(GuardReport::Killed(signal)) => return Some(Ending::Killed(signal)),
             None => {
                 self.kill();
                 return Some(Ending::GuardKilled);

@@ -33,7 +33,7 @@ impl Authentication {
         })
     }
 
-    /// Refuses an address that other machines can reach when nobody has to authenticate there.
+    /// Refuses an address that other machines can reach if callers do not have to authenticate.
     pub(super) fn check_address(
         &self,
         listener: &TcpListener,
@@ -71,14 +71,14 @@ impl Authentication {
             Ok(()) if self.access.is_restricted() => tracing::info!("the keys were read again"),
             Ok(()) => {}
             Err(error) => {
-                tracing::error!(%error, "cannot read the keys again: they stay as they were")
+                tracing::error!(%error, "cannot read the keys again: they stay as they were");
             }
         }
         match self.tls.as_ref().map(Tls::reload) {
             Some(Ok(())) => tracing::info!("the certificates were read again"),
             None => {}
             Some(Err(error)) => {
-                tracing::error!(%error, "cannot read the certificates again: they stay as they were")
+                tracing::error!(%error, "cannot read the certificates again: they stay as they were");
             }
         }
     }

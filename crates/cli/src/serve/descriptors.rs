@@ -1,12 +1,13 @@
-//! File descriptors: every connection needs one, and the server needs some for itself.
+//! The limit of file descriptors: it is raised as far as possible, and the number of connections is kept below it.
 
 use forrst_server::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// For the store, the logs, the listeners, connections to a server that is full, and reading keys again.
-const OWN: u64 = 256;
+/// The descriptors that the server itself needs: for the store, the logs, the listeners, connections to a full server, and reading
+/// the files of keys again.
+const RESERVED: u64 = 256;
 
-/// Raises the limit of open files as far as it goes, and keeps the number of connections below it.
+/// Raises the limit of open files to the maximum, and lowers `max_connections` if it does not fit.
 pub(super) fn make_room(limits: &mut Limits) {
     let allowed = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -16,11 +17,11 @@ pub(super) fn make_room(limits: &mut Limits) {
     let current = match setrlimit(Resource::Nofile, raised) {
         Ok(()) => allowed.maximum,
         Err(error) => {
-            tracing::warn!(%error, "the limit of open files cannot be raised");
+            tracing::warn!(%error, "cannot raise the limit of open files");
             allowed.current
         }
     };
-    // `None` is no limit at all.
+    // `None` means unlimited.
     let Some(current) = current else {
         return;
     };
@@ -29,15 +30,15 @@ pub(super) fn make_room(limits: &mut Limits) {
         tracing::warn!(
             open_files = current,
             max_connections = room,
-            "--max-connections is lowered, so that the server does not run out of file descriptors"
+            "max_connections was lowered, so that the server does not run out of file descriptors"
         );
         limits.max_connections = room;
     }
 }
 
-/// How many of so many descriptors are for connections. A server that has very few keeps most of them for itself.
+/// How many descriptors are left for connections: a quarter at least, even if very few are allowed.
 fn room(descriptors: u64) -> u64 {
-    let rest = descriptors.saturating_sub(OWN);
+    let rest = descriptors.saturating_sub(RESERVED);
     rest.max(descriptors / 4).max(1)
 }
 
@@ -47,7 +48,7 @@ mod tests {
 
     #[test]
     fn connections_leave_descriptors_for_the_server() {
-        // Connections to a full server, and what a server has open that does nothing.
+        // Connections to a full server, and the files that an idle server has open.
         const NEEDED: u64 = 128 + 32;
         for descriptors in [256, 300, 350, 512, 1024, 1 << 20] {
             let left = descriptors - room(descriptors);

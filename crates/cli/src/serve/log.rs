@@ -1,4 +1,4 @@
-//! The log on stderr. A thread writes it, behind a bounded queue: a pipe that nobody reads holds up no request.
+//! The log on stderr. A thread of its own writes it, behind a bounded queue, so that a pipe that is not read blocks no request.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -16,13 +16,13 @@ use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::options::{LogFormat, LogLevel};
 
-/// How many lines wait to be written, at most. The longest are about 2 KiB.
+/// How many lines may be queued. The longest have about 2 KiB.
 const QUEUE: usize = 4096;
-/// How much is written at once when lines have queued up.
+/// How much is written at once when lines are queued.
 const CHUNK: usize = 32 * 1024;
-/// How long the last lines may take at the end.
-const LAST_LINES: Duration = Duration::from_secs(2);
-/// How much of one value is shown.
+/// How long writing the last lines may take.
+const FLUSH_TIME: Duration = Duration::from_secs(2);
+/// How many bytes of a value are shown.
 const LONGEST_VALUE: usize = 1024;
 
 /// The log, until it is [finished](Self::finish).
@@ -45,18 +45,18 @@ impl Log {
             .lossy(true)
             .thread_name("forrst-log")
             .finish(lines);
-        // There was no other.
+        // It was not set before.
         let _ = dropped.set(writer.error_counter());
         Self { writer, guard }
     }
 
-    /// Lines go to stderr.
+    /// The layer that formats events, and sends them to the queue.
     pub(super) fn layer<S>(&self, format: LogFormat, level: LogLevel) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'a> LookupSpan<'a>,
     {
         let lines = tracing_subscriber::fmt::layer()
-            // A log that cannot be written must not end the server: errors go to stderr, which is the log.
+            // Such errors would be printed to stderr, which is the log itself, and a failure there would panic.
             .log_internal_errors(false)
             .with_writer(self.writer.clone());
         let lines = match format {
@@ -69,33 +69,33 @@ impl Log {
         lines.with_filter(filter(level))
     }
 
-    /// Counts the lines that were dropped.
+    /// Returns how many lines were dropped so far.
     pub(super) fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
         let dropped = self.writer.error_counter();
         move || u64::try_from(dropped.dropped_lines()).unwrap_or(u64::MAX)
     }
 
-    /// Writes what is queued, unless nobody reads it.
+    /// Writes what is queued, unless stderr is not read.
     pub(super) fn finish(self) {
         let (finished, wait) = mpsc::channel();
-        // The guard waits for a second, and then complains on stdout, which may be the same pipe.
+        // If the writer is blocked, the guard prints to stdout after a second, which may be the same pipe.
         let flush = std::thread::Builder::new().spawn(move || {
             drop(self.guard);
             let _ = finished.send(());
         });
         if flush.is_ok() {
-            let _ = wait.recv_timeout(LAST_LINES);
+            let _ = wait.recv_timeout(FLUSH_TIME);
         }
     }
 }
 
-/// Which lines are written: `RUST_LOG` counts more than the level.
+/// Which lines are written: `RUST_LOG`, if it is set and valid, or else the level.
 fn filter(level: LogLevel) -> EnvFilter {
     let directives = match level {
         LogLevel::Error => "error",
         LogLevel::Warn => "warn",
         LogLevel::Info => "info",
-        // Libraries say much at these levels, and may show what callers send.
+        // Libraries log much at these levels, and may show what callers send.
         LogLevel::Debug => "info,forrst=debug",
         LogLevel::Trace => "info,forrst=trace",
     };
@@ -105,7 +105,7 @@ fn filter(level: LogLevel) -> EnvFilter {
     set.unwrap_or_else(|| EnvFilter::new(directives))
 }
 
-/// What the thread writes to: stderr, with a line about those that were dropped.
+/// The writer of the thread: stderr, with a line about dropped lines.
 struct Lines {
     format: LogFormat,
     dropped: Arc<OnceLock<ErrorCounter>>,
@@ -134,7 +134,7 @@ impl Lines {
 
     fn write_out(&mut self) -> io::Result<()> {
         let written = io::stderr().write_all(&self.buffer);
-        // What could not be written is gone: there is nobody to give it to.
+        // Lines that cannot be written are lost.
         self.buffer.clear();
         written
     }
@@ -149,14 +149,14 @@ impl Write for Lines {
         Ok(line.len())
     }
 
-    /// Called when the queue is empty: what was dropped was behind everything that is written.
+    /// Called when the queue is empty: the dropped lines came after all that were written.
     fn flush(&mut self) -> io::Result<()> {
         self.report_dropped()?;
         self.write_out()
     }
 }
 
-/// One field of a line for people. No value can end the line, control the terminal, or be longer than the rest of the line.
+/// Writes one field of a text line. A value cannot end the line, control the terminal, or be longer than [`LONGEST_VALUE`].
 fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     let name = field.name();
     if name.starts_with("log.") {

@@ -1,17 +1,17 @@
-//! The signals that a server minds.
+//! The signals that the server handles.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGTERM and SIGINT, and SIGHUP where there is something to read again. A server that has nothing ends with its terminal.
-pub(super) struct Signals {
+/// SIGTERM and SIGINT; and SIGHUP, if there are files to read again. Otherwise SIGHUP ends the server, as by default.
+pub(super) struct ServerSignals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Option<Signal>,
 }
 
-impl Signals {
+impl ServerSignals {
     pub(super) fn listen(with_hang_up: bool) -> Result<Self, String> {
-        let listen = |kind| signal(kind).map_err(|error| format!("cannot mind signals: {error}"));
+        let listen = |kind| signal(kind).map_err(|error| format!("cannot handle signals: {error}"));
         let hang_up = with_hang_up.then(|| listen(SignalKind::hangup()));
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
@@ -20,7 +20,7 @@ impl Signals {
         })
     }
 
-    /// Which signal ends the server; every SIGHUP before is a reason to `reload`.
+    /// Waits for the signal that ends the server, and returns its name. Every SIGHUP before it calls `reload`.
     pub(super) async fn until_end(&mut self, reload: impl Fn()) -> &'static str {
         loop {
             let hang_up = async {

@@ -1,27 +1,27 @@
-//! A lock that is held, as people read it.
+//! How a held lock is shown to people.
 
 use std::time::Duration;
 
 use forrst_client::{Fence, Holder, LockInfo, LockKind};
 
-use crate::output::{ServerTime, Table, ago, in_time, plain};
+use crate::output::{ServerTime, Table, ago, in_time, sanitized};
 
-/// What the server's clock said, in whole seconds before the end. That of this machine may be wrong.
-fn now_of(holder: &Holder) -> ServerTime {
+/// The time of the server's clock when it answered, in whole seconds before the end. The clock of this machine may be wrong.
+fn server_now(holder: &Holder) -> ServerTime {
     let left = holder.ttl_remaining.as_millis().div_ceil(1000);
     let left = Duration::from_secs(u64::try_from(left).unwrap_or(u64::MAX));
     ServerTime::from(holder.expires_at).before(left)
 }
 
 pub(super) fn acquired(holder: &Holder) -> String {
-    ago(holder.acquired_at.into(), now_of(holder))
+    ago(holder.acquired_at.into(), server_now(holder))
 }
 
 pub(super) fn expires(holder: &Holder) -> String {
-    in_time(holder.expires_at.into(), now_of(holder))
+    in_time(holder.expires_at.into(), server_now(holder))
 }
 
-/// A server of the bare extension has none.
+/// Empty for a server with only the bare extension.
 pub(super) fn fence(holder: &Holder) -> String {
     let fence = holder.fence.as_ref();
     fence.map(Fence::to_string).unwrap_or_default()
@@ -36,16 +36,16 @@ pub(super) fn kind(lock: &LockInfo) -> String {
     }
 }
 
-/// How many leases there are beside those that the server names.
-pub(super) fn unnamed(lock: &LockInfo) -> usize {
+/// How many leases there are in addition to those that the server lists.
+pub(super) fn unlisted(lock: &LockInfo) -> usize {
     lock.holder_count.saturating_sub(lock.holders.len())
 }
 
-/// All about it: line by line when there is one holder, as a table when there are several.
-pub(super) fn told(lock: &LockInfo) -> String {
-    let mut text = format!("{} is held\n", plain(&lock.full_key));
+/// Describes a lock in lines, with a table of its holders if there are several.
+pub(super) fn describe(lock: &LockInfo) -> String {
+    let mut text = format!("{} is held\n", sanitized(&lock.full_key));
     let mut line = |name: &str, value: &str| {
-        text.push_str(&format!("  {name:<8}  {}\n", plain(value)));
+        text.push_str(&format!("  {name:<8}  {}\n", sanitized(value)));
     };
     line("kind", &kind(lock));
     if let [holder] = lock.holders.as_slice() {
@@ -67,9 +67,9 @@ pub(super) fn told(lock: &LockInfo) -> String {
         text.push('\n');
         text.push_str(&table_of(&lock.holders));
     }
-    let unnamed = unnamed(lock);
-    if unnamed > 0 {
-        text.push_str(&format!("and {unnamed} more\n"));
+    let unlisted = unlisted(lock);
+    if unlisted > 0 {
+        text.push_str(&format!("and {unlisted} more\n"));
     }
     text
 }

@@ -1,4 +1,4 @@
-//! As what kind a lock is taken, and what else is said about it.
+//! The options of an acquisition.
 
 use std::time::Duration;
 
@@ -6,39 +6,39 @@ use clap::Args;
 use forrst_client::{Acquire, Client};
 use serde_json::Value;
 
-use super::check_own_key;
+use super::refuse_full_key;
 use crate::error::CommandError;
 use crate::time;
 
-/// What `forrst run` and `forrst lock acquire` have in common.
+/// The options that `forrst run` and `forrst lock acquire` share.
 #[derive(Args)]
-pub(crate) struct Wanted {
-    /// Hold it together with others that take it as shared, but never beside one that does not
+pub(crate) struct AcquireOptions {
+    /// Share the lock with others that take it with --shared, but not with those that do not
     #[arg(long, conflicts_with = "limit")]
     shared: bool,
 
-    /// Let at most so many hold it at once; all of them have to name the same limit
+    /// Let at most COUNT leases hold it at once; all of them have to name the same limit
     #[arg(long, value_name = "COUNT")]
     limit: Option<u32>,
 
-    /// What it is held for, shown to people who look at it; not a secret
+    /// What it is held for, shown to people who inspect it; not a place for secrets
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 
-    /// How long to wait while it is held [default: not at all]
+    /// How long to wait while another client holds it [default: not at all]
     #[arg(long, value_name = "DURATION", value_parser = time::parse)]
     block: Option<Duration>,
 
-    /// The token that it is released by [default: a random one]
+    /// The token that releases it [default: a random one]
     #[arg(long, value_name = "TOKEN")]
     owner: Option<String>,
 
-    /// Take the lock that callers of this function share; without it, the global one
+    /// Take the lock that callers of this function share, instead of the global one
     #[arg(long, value_name = "FUNCTION")]
     pub(crate) function: Option<String>,
 }
 
-impl Wanted {
+impl AcquireOptions {
     /// `mode` or `limit`, as the server echoes it.
     pub(crate) fn echo_kind(&self, data: &mut Value) {
         if self.shared {
@@ -49,14 +49,15 @@ impl Wanted {
         }
     }
 
-    /// Refuses keys that cannot be meant.
+    /// Refuses full keys.
     pub(crate) fn check(&self, keys: &[String]) -> Result<(), CommandError> {
         let function = self.function.as_deref();
-        keys.iter().try_for_each(|key| check_own_key(key, function))
+        keys.iter()
+            .try_for_each(|key| refuse_full_key(key, function))
     }
 
-    /// The lock on these keys, at least one of them: on one alone, or on all of them at once.
-    pub(crate) fn lock(&self, client: &Client, keys: &[String], ttl: Duration) -> Acquire {
+    /// The acquisition of a lock on one key, or on all of several.
+    pub(crate) fn acquire(&self, client: &Client, keys: &[String], ttl: Duration) -> Acquire {
         let lock = match keys {
             [key] => client.lock(key),
             keys => client.lock_all(keys),
