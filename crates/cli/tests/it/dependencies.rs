@@ -1,6 +1,6 @@
-//! What `deny.toml` says about dependencies is so.
+//! Checks the rules of `deny.toml` about dependencies.
 //!
-//! `cargo deny` checks more, but takes minutes to build; this reads the same file and needs nothing that is not there.
+//! `cargo deny` checks more, but takes minutes to build; this reads the same file and only needs cargo.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -35,7 +35,7 @@ fn packages() -> Vec<Value> {
     packages
 }
 
-/// The packages of others.
+/// All packages but our own.
 fn dependencies() -> Vec<Value> {
     let mut packages = packages();
     packages.retain(|package| !package["source"].is_null());
@@ -63,7 +63,7 @@ fn licences_are_allowed() {
 }
 
 #[test]
-fn nothing_is_there_that_is_banned() {
+fn no_dependency_is_banned() {
     let rules = rules();
     for banned in rules["bans"]["deny"].as_array().unwrap() {
         let name = banned["crate"].as_str().unwrap();
@@ -73,7 +73,7 @@ fn nothing_is_there_that_is_banned() {
 }
 
 #[test]
-fn everything_comes_from_one_registry() {
+fn all_dependencies_come_from_one_registry() {
     let dependencies = dependencies();
     let sources = dependencies
         .iter()

@@ -1,4 +1,4 @@
-//! The binary, run as its users run it.
+//! The `forrst` binary, run as users run it.
 
 mod access;
 mod commands;

@@ -1,4 +1,4 @@
-//! All vectors against the real server, `forrst serve --demo`, over each transport and on each store.
+//! All conformance vectors against the real server, `forrst serve --demo`, over each transport and on each store.
 
 use forrst_conformance::{Options, Transport, run_in_turn};
 use forrst_testkit::{Node, Serve, SharedRedis};
@@ -78,7 +78,7 @@ async fn check_all(nodes: &[Node], transport: Transport, without: &[&str]) {
     assert!(counts.passed > 0, "no vector ran");
 }
 
-/// A server on a port of its own, which ends with the test however that ends.
+/// A server on a port of its own, which is killed at the end of the test.
 fn serve(store: &str) -> Serve {
     Serve::new(env!("CARGO_BIN_EXE_forrst"), &["--demo", "--store", store])
 }

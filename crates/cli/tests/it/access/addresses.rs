@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use forrst_testkit::{Serve, request};
 use serde_json::json;
 
-use crate::access::client::{Way, code, connect, exchange, post_text};
+use crate::access::client::{Transport, code, connect, exchange, post_text};
 use crate::access::keys::{FORRST, Guarded, make_key};
 
 #[test]
@@ -180,6 +180,6 @@ fn the_unix_socket_is_for_the_servers_own_user_and_needs_no_key() {
     stream.read_exact(&mut answer).unwrap();
     let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
     assert_eq!(code(&answer), None);
-    let over_http = Way::Http.ask(&guarded.address(), None, &request("demo.echo", json!({})));
+    let over_http = Transport::Http.ask(&guarded.address(), None, &request("demo.echo", json!({})));
     assert_eq!(code(&over_http), Some("UNAUTHORIZED"));
 }

@@ -1,4 +1,4 @@
-//! Callers who show a key, or do not, over each way to the server.
+//! Clients with and without API keys, over each transport.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -47,7 +47,7 @@ pub(crate) fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// A POST of JSON with these headers besides the usual ones.
+/// A POST of JSON with these additional headers.
 pub(crate) fn post_text(address: &str, path: &str, headers: &[&str], body: &str) -> String {
     let own: String = headers
         .iter()
@@ -62,7 +62,7 @@ pub(crate) fn post_text(address: &str, path: &str, headers: &[&str], body: &str)
 
 /// Sends a request that ends its connection, over any stream.
 pub(crate) fn exchange(mut stream: impl Read + Write, text: &str) -> Reply {
-    // A server that refuses does not read all of it first; what it says arrives all the same.
+    // A server that refuses a request does not read all of it. Its answer arrives all the same.
     let _ = stream.write_all(text.as_bytes());
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -74,18 +74,18 @@ pub(crate) fn post(address: &str, path: &str, headers: &[&str], body: &Value) ->
     exchange(connect(address), &text)
 }
 
-/// Ways to send a Forrst request.
+/// The transports for a Forrst request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Way {
+pub(crate) enum Transport {
     Http,
     Rpc,
     WebSocket,
 }
 
-impl Way {
+impl Transport {
     pub(crate) const ALL: [Self; 3] = [Self::Http, Self::Rpc, Self::WebSocket];
 
-    /// The Forrst answer. A WebSocket that is not opened has it as the body of its refusal.
+    /// The Forrst answer. If a WebSocket is not opened, it is the body of the HTTP response.
     pub(crate) fn ask(self, address: &str, key: Option<&str>, request: &Value) -> Value {
         let header = key.map(|key| format!("authorization: Bearer {key}"));
         let headers: Vec<&str> = header.as_deref().into_iter().collect();

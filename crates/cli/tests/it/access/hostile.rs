@@ -1,4 +1,4 @@
-//! What strangers send: none of it stops the server, or stays in its memory.
+//! Hostile input of clients: none of it stops the server or stays in its memory.
 
 mod floods;
 mod inputs;
@@ -15,25 +15,25 @@ use forrst_testkit::{Running, Serve, request};
 use serde_json::json;
 
 use self::inputs::{Hostile, Through, inputs};
-use crate::access::client::{Way, code};
+use crate::access::client::{Transport, code};
 use crate::access::keys::{FORRST, Guarded};
 
-/// How long an answer is waited for. Many of these inputs deserve none.
-const GLANCE: Duration = Duration::from_millis(400);
+/// How long to wait for an answer. Many of these inputs get none.
+const ANSWER_TIME: Duration = Duration::from_millis(400);
 
-/// Enough for buffers of all connections at once; a leak of what is sent here would be far more.
-const MOST_GROWTH: u64 = 48 * 1024 * 1024;
+/// Enough for the buffers of all connections at once. A leak of what is sent here would be far more.
+const MAX_GROWTH: u64 = 48 * 1024 * 1024;
 
 #[test]
-fn there_are_many_of_them_and_each_has_a_name() {
+fn there_are_many_inputs_and_each_has_a_name() {
     let inputs = inputs();
     assert!(inputs.len() >= 100, "{}", inputs.len());
     let names: std::collections::BTreeSet<&str> = inputs.iter().map(|input| input.name).collect();
-    assert_eq!(names.len(), inputs.len(), "two have one name");
+    assert_eq!(names.len(), inputs.len(), "two inputs have the same name");
 }
 
 #[test]
-fn an_open_server_survives_them() {
+fn a_server_without_keys_survives_them() {
     let own = &[
         "--demo",
         "--store",
@@ -53,12 +53,12 @@ fn an_open_server_survives_them() {
 }
 
 #[test]
-fn a_guarded_server_survives_them() {
+fn a_server_with_keys_survives_them() {
     let arguments = &["--unix", "socket", "--idle-timeout", "2s"];
     let guarded = Guarded::with(arguments, &[("a", &["--role", "call"])]);
     let alive = || {
         let echo = request("demo.echo", json!({"x": 1}));
-        let answer = Way::Http.ask(&guarded.address(), Some(&guarded.keys[0]), &echo);
+        let answer = Transport::Http.ask(&guarded.address(), Some(&guarded.keys[0]), &echo);
         assert_eq!(code(&answer), None);
     };
     let key = Some(guarded.keys[0].as_str());
@@ -79,7 +79,7 @@ fn check(running: &Running, socket: &Path, key: Option<&str>, alive: impl Fn()) 
                         };
                         let answer = send(input, &address, socket, key);
                         if check_answers {
-                            judge(input, &answer);
+                            check_status(input, &answer);
                         }
                     }
                 });
@@ -94,13 +94,13 @@ fn check(running: &Running, socket: &Path, key: Option<&str>, alive: impl Fn()) 
         round(false);
     }
     let grown = resident_bytes(running).saturating_sub(before);
-    assert!(grown < MOST_GROWTH, "it has grown by {grown} bytes");
+    assert!(grown < MAX_GROWTH, "it has grown by {grown} bytes");
     let errors = running.errors();
     assert!(!errors.contains("panicked"), "{errors}");
 }
 
-/// Whatever was sent, it is the sender's fault.
-fn judge(input: &Hostile, answer: &[u8]) {
+/// Checks that the status reports an error of the client.
+fn check_status(input: &Hostile, answer: &[u8]) {
     let Through::Http = input.through else { return };
     let Some(head) = answer.get(..12) else { return };
     let head = String::from_utf8_lossy(head);
@@ -115,7 +115,7 @@ fn send(input: &Hostile, address: &str, socket: &Path, key: Option<&str>) -> Vec
         Through::Http => talk(TcpStream::connect(address).unwrap(), &input.bytes),
         Through::Unix => {
             let mut stream = UnixStream::connect(socket).unwrap();
-            stream.set_read_timeout(Some(GLANCE)).unwrap();
+            stream.set_read_timeout(Some(ANSWER_TIME)).unwrap();
             let _ = stream.write_all(&input.bytes);
             let _ = stream.shutdown(Shutdown::Write);
             listen(&mut stream)
@@ -142,11 +142,11 @@ fn send(input: &Hostile, address: &str, socket: &Path, key: Option<&str>) -> Vec
 }
 
 fn talk(mut stream: TcpStream, bytes: &[u8]) -> Vec<u8> {
-    stream.set_read_timeout(Some(GLANCE)).unwrap();
+    stream.set_read_timeout(Some(ANSWER_TIME)).unwrap();
     stream
         .set_write_timeout(Some(Duration::from_secs(5)))
         .unwrap();
-    // A server that has heard enough does not read the rest.
+    // A server that refuses the input does not read the rest.
     let _ = stream.write_all(bytes);
     listen(&mut stream)
 }

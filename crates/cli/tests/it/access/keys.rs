@@ -1,4 +1,4 @@
-//! Keys, made by `forrst key new`, and servers that ask for them.
+//! API keys that `forrst key new` makes, and servers that require them.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ pub(crate) fn key_new(arguments: &[&str]) -> (Option<i32>, String, String) {
     )
 }
 
-/// A fresh key and its block.
+/// A new key and its block for the keys file.
 pub(crate) fn make_key(name: &str, arguments: &[&str]) -> (String, String) {
     let (code, output, errors) = key_new(&[&["--name", name], arguments].concat());
     assert_eq!(code, Some(0), "{errors}");
@@ -27,7 +27,7 @@ pub(crate) fn make_key(name: &str, arguments: &[&str]) -> (String, String) {
     (key.to_owned(), block.to_owned())
 }
 
-/// A server that lets in whom it is told, and their keys.
+/// A server that requires API keys, and the keys.
 pub(crate) struct Guarded {
     pub(crate) serve: Serve,
     pub(crate) running: Running,
@@ -35,7 +35,7 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    /// One key for each name and the arguments it is made with.
+    /// One key for each name, made with these arguments.
     pub(crate) fn start(keys: &[(&str, &[&str])]) -> Self {
         Self::with(&[], keys)
     }
@@ -62,7 +62,7 @@ impl Guarded {
 }
 
 #[test]
-fn a_key_is_shown_once_and_its_block_has_only_the_hash() {
+fn a_key_is_printed_once_and_its_block_has_only_the_hash() {
     let (code, output, _) = key_new(&[
         "--name",
         "billing",
@@ -94,7 +94,7 @@ fn a_key_is_shown_once_and_its_block_has_only_the_hash() {
 }
 
 #[test]
-fn a_key_that_would_not_work_is_not_made() {
+fn a_key_with_invalid_arguments_is_not_made() {
     for (arguments, code, says) in [
         (&["--role", "call"][..], 2, "--name"),
         (&["--name", "a"], 2, "--role"),

@@ -1,4 +1,4 @@
-//! Each limit has an answer of its own.
+//! The limits of callers and connections, and their answers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::access::client::{Way, acquire, code, connect, exchange, lock, open, post_text};
+use crate::access::client::{Transport, acquire, code, connect, exchange, lock, open, post_text};
 use crate::access::keys::{FORRST, Guarded};
 
 fn server(arguments: &[&str]) -> (Serve, Running) {
@@ -27,10 +27,10 @@ fn each_caller_has_a_rate_of_its_own() {
     let guarded = Guarded::with(&["--max-rate", "1"], &[("a", call), ("b", call)]);
     let address = guarded.address();
     let echo = request("demo.echo", json!({}));
-    for way in Way::ALL {
+    for transport in Transport::ALL {
         let mut refused = Value::Null;
         until("there are too many", || {
-            refused = way.ask(&address, Some(&guarded.keys[0]), &echo);
+            refused = transport.ask(&address, Some(&guarded.keys[0]), &echo);
             code(&refused).is_some()
         });
         assert_eq!(code(&refused), Some("RATE_LIMITED"));
@@ -40,24 +40,24 @@ fn each_caller_has_a_rate_of_its_own() {
             retry_after["value"].as_u64().is_some_and(|ms| ms <= 1_000),
             "{retry_after}"
         );
-        let other = way.ask(&address, Some(&guarded.keys[1]), &echo);
-        assert_eq!(code(&other), None, "{way:?}");
+        let other = transport.ask(&address, Some(&guarded.keys[1]), &echo);
+        assert_eq!(code(&other), None, "{transport:?}");
         std::thread::sleep(Duration::from_millis(1_100));
-        let later = way.ask(&address, Some(&guarded.keys[0]), &echo);
-        assert_eq!(code(&later), None, "{way:?}");
+        let later = transport.ask(&address, Some(&guarded.keys[0]), &echo);
+        assert_eq!(code(&later), None, "{transport:?}");
         std::thread::sleep(Duration::from_millis(1_100));
     }
 }
 
 #[test]
-fn each_caller_may_have_so_many_locks() {
+fn the_locks_of_each_caller_are_limited() {
     let call: &[&str] = &["--role", "call", "--role", "admin"];
     let guarded = Guarded::with(
         &["--max-locks-per-caller", "3"],
         &[("a", call), ("b", call)],
     );
     let ask = |key: usize, request: &Value| {
-        Way::Http.ask(&guarded.address(), Some(&guarded.keys[key]), request)
+        Transport::Http.ask(&guarded.address(), Some(&guarded.keys[key]), request)
     };
     let mut owners = Vec::new();
     for number in 0..3 {
@@ -68,7 +68,7 @@ fn each_caller_may_have_so_many_locks() {
     assert_eq!(code(&full), Some("RATE_LIMITED"));
     assert_eq!(full["errors"][0]["details"]["max_locks_per_caller"], 3);
     assert_eq!(code(&ask(1, &acquire("k3"))), None);
-    // What another caller releases with the token, or by force, frees a place as well.
+    // A lock that another caller releases, with the token or by force, no longer counts.
     for (number, owner) in owners.iter().enumerate().take(2) {
         let key = json!({"key": format!("lock:k{number}"), "owner": owner});
         assert_eq!(code(&ask(number, &lock("release", key))), None);
@@ -104,7 +104,7 @@ fn a_set_counts_once_for_each_key() {
 }
 
 #[test]
-fn a_repeated_attempt_is_not_one_lock_more() {
+fn a_repeated_attempt_counts_as_one_lock() {
     let (_serve, running) = server(&["--max-locks-per-caller", "1"]);
     let mut attempt = acquire("k");
     attempt["call"]["arguments"]["owner"] = "me".into();
@@ -137,14 +137,14 @@ fn a_lock_of_a_call_counts_until_the_call_has_ended() {
 }
 
 #[test]
-fn so_many_may_wait() {
+fn waiters_are_limited() {
     let (_serve, running) = server(&["--max-waiters", "2", "--max-waiters-per-lock", "1"]);
     let minute = Duration::from_secs(60);
     let [one, two, three] = ["one", "two", "three"].map(forrst_testkit::Lock::global);
     for lock in [&one, &two, &three] {
         assert_eq!(running.ask(&lock.acquire("holder", minute)).code(), None);
     }
-    // Of three that come at once one may wait: the others are too many for the lock, or for the server.
+    // Of three concurrent calls one may wait: the others exceed the limit of the lock, or of the server.
     for lock in [&one, &two] {
         let waiters =
             [0; 3].map(|_| running.start_ask(lock.acquire_within("waiter", minute, minute)));
@@ -210,7 +210,7 @@ fn counted(running: &Running, limit: &str) -> u64 {
 }
 
 #[test]
-fn every_limit_of_a_connection_that_is_hit_is_counted() {
+fn every_limit_that_a_connection_hits_is_counted() {
     let (serve, running) = server(&[
         "--max-head",
         "16KiB",
@@ -300,9 +300,9 @@ fn a_head_that_is_too_large_is_refused() {
     assert_eq!(exchange(connect(&address), &text).status, 431);
 }
 
-/// Else anybody could make a server keep as much as a known caller may send.
+/// Otherwise a client without a key could make the server keep as much as a caller with one.
 #[test]
-fn a_stranger_is_refused_before_the_body_has_come() {
+fn a_client_without_a_key_is_refused_before_its_body_is_read() {
     let guarded = Guarded::start(&[("a", &["--role", "call"])]);
     let address = guarded.address();
     for path in ["/forrst", "/rpc"] {
@@ -322,13 +322,13 @@ fn a_stranger_is_refused_before_the_body_has_come() {
             assert_eq!(&status, b"HTTP/1.1 401", "{path} {length}");
         }
     }
-    // As much as it takes to say whose request was refused is read.
-    let refused = Way::Http.ask(&address, None, &request("demo.echo", json!({})));
+    // Only as much is read as the id of the request takes.
+    let refused = Transport::Http.ask(&address, None, &request("demo.echo", json!({})));
     assert_eq!(refused["id"], "req_1");
 }
 
 #[test]
-fn connections_of_all_kinds_are_counted_together() {
+fn connections_of_all_transports_are_counted_together() {
     let (serve, running) = server(&["--max-connections", "2", "--unix", "socket"]);
     let address = running.address();
     let path = serve.path("socket");
@@ -338,7 +338,7 @@ fn connections_of_all_kinds_are_counted_together() {
         .unwrap();
     over_tcp.read_exact(&mut [0; 12]).unwrap();
     let over_unix = UnixStream::connect(&path).unwrap();
-    until("both have a place", || {
+    until("both are counted", || {
         let mut third = UnixStream::connect(&path).unwrap();
         third
             .set_read_timeout(Some(Duration::from_millis(300)))
@@ -351,21 +351,25 @@ fn connections_of_all_kinds_are_counted_together() {
         third.read_exact(&mut answer).unwrap();
         let answer: Value = serde_json::from_slice(&answer).unwrap();
         assert_eq!(code(&answer), Some("UNAVAILABLE"));
-        assert_eq!(third.read(&mut [0]).unwrap(), 0, "it is not closed");
+        assert_eq!(
+            third.read(&mut [0]).unwrap(),
+            0,
+            "the connection is still open"
+        );
         true
     });
     let get = |path: &str| {
         let text = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
         exchange(connect(&address), &text).status
     };
-    // A server that is full is not sick, and must not be restarted for it.
+    // A full server is healthy, and must not be restarted.
     assert_eq!((get("/ready"), get("/health")), (503, 200));
     drop(over_unix);
-    until("a place is free", || get("/ready") == 200);
+    until("there is room", || get("/ready") == 200);
 }
 
 #[test]
-fn a_client_that_does_not_come_to_the_point_is_hung_up_on() {
+fn a_client_that_sends_no_complete_head_is_disconnected() {
     let (_serve, running) = server(&["--idle-timeout", "300ms"]);
     let address = running.address();
     for start in [
@@ -380,10 +384,10 @@ fn a_client_that_does_not_come_to_the_point_is_hung_up_on() {
         let _ = stream.read_to_end(&mut rest);
         assert!(!rest.starts_with(b"HTTP/1.1 200"), "{start}");
     }
-    // One header a while is as slow as none.
+    // Sending one header after another does not extend the time.
     let mut stream = TcpStream::connect(&address).unwrap();
     stream.write_all(b"GET /health HTTP/1.1\r\n").unwrap();
-    until("it is hung up on", || {
+    until("it is disconnected", || {
         std::thread::sleep(Duration::from_millis(50));
         stream.write_all(b"x: y\r\n").is_err()
     });

@@ -1,21 +1,21 @@
-//! Which locks a caller reaches, and whose tokens it sees.
+//! Which locks a caller may use, and which owner tokens it sees.
 
 use serde_json::{Value, json};
 
 use forrst_testkit::{Lock, request};
 
-use crate::access::client::{Way, acquire, code, lock};
+use crate::access::client::{Transport, acquire, code, lock};
 use crate::access::keys::Guarded;
 
 const ALL: &[&str] = &["--role", "call", "--role", "observe", "--role", "admin"];
 const CALL_AND_OBSERVE: &[&str] = &["--role", "call", "--role", "observe"];
 
 fn ask(guarded: &Guarded, key: usize, request: &Value) -> Value {
-    Way::Http.ask(&guarded.address(), Some(&guarded.keys[key]), request)
+    Transport::Http.ask(&guarded.address(), Some(&guarded.keys[key]), request)
 }
 
 #[test]
-fn a_confined_caller_reaches_only_its_own_locks() {
+fn a_confined_caller_can_use_only_its_own_locks() {
     let confined = &[
         ALL,
         &["--locks", "lock:billing:*", "--locks", "lock:demo.echo:*"],
@@ -36,7 +36,7 @@ fn a_confined_caller_reaches_only_its_own_locks() {
             "me",
             std::time::Duration::from_secs(60),
         );
-        for way in Way::ALL {
+        for transport in Transport::ALL {
             for request in [
                 acquire(name),
                 lock("status", json!({"key": full})),
@@ -50,16 +50,19 @@ fn a_confined_caller_reaches_only_its_own_locks() {
                 lock("force-release", json!({"key": full})),
                 with_lock.clone(),
             ] {
-                let answer = way.ask(&address, key, &request);
+                let answer = transport.ask(&address, key, &request);
                 let is_forbidden = code(&answer) == Some("FORBIDDEN");
-                assert_eq!(!is_forbidden, is_reached, "{way:?} {request}\n{answer:#}");
+                assert_eq!(
+                    !is_forbidden, is_reached,
+                    "{transport:?} {request}\n{answer:#}"
+                );
                 if is_forbidden {
                     assert_eq!(answer["errors"][0]["details"]["key"], full);
                 }
             }
         }
     }
-    // The lock of a function has the function's name in it.
+    // The full key of a function's lock has the name of the function.
     let own = acquire("k");
     let mut of_echo = own.clone();
     of_echo["call"]["arguments"]["function"] = "demo.echo".into();
@@ -70,7 +73,7 @@ fn a_confined_caller_reaches_only_its_own_locks() {
 }
 
 #[test]
-fn a_lock_that_is_out_of_reach_neither_locks_nor_runs() {
+fn a_call_with_a_forbidden_lock_neither_locks_nor_runs() {
     let confined = &[ALL, &["--locks", "lock:mine:*"]].concat();
     let guarded = Guarded::start(&[("confined", confined), ("all", ALL)]);
     let count = request("demo.counter", json!({"name": "n"}));
@@ -86,7 +89,7 @@ fn a_lock_that_is_out_of_reach_neither_locks_nor_runs() {
 }
 
 #[test]
-fn a_confined_caller_lists_only_what_it_reaches_page_by_page() {
+fn a_confined_caller_lists_only_locks_that_it_may_use() {
     let one = &[ALL, &["--locks", "lock:b:*"]].concat();
     let two = &[ALL, &["--locks", "lock:a:*", "--locks", "lock:*:3"]].concat();
     let guarded = Guarded::start(&[("all", ALL), ("one", one), ("two", two)]);
@@ -117,7 +120,7 @@ fn a_confined_caller_lists_only_what_it_reaches_page_by_page() {
             assert_eq!(
                 Some(name),
                 seen.last().map(String::as_str),
-                "a cursor tells of another"
+                "a cursor names another caller's lock"
             );
         }
         seen.sort();
@@ -140,7 +143,7 @@ fn a_confined_caller_lists_only_what_it_reaches_page_by_page() {
 }
 
 #[test]
-fn the_owner_is_for_admins_and_for_the_key_that_took_the_lock() {
+fn the_owner_is_shown_to_admins_and_to_the_caller_that_took_the_lock() {
     let guarded = Guarded::start(&[
         ("taker", CALL_AND_OBSERVE),
         ("other", CALL_AND_OBSERVE),
@@ -168,7 +171,7 @@ fn the_owner_is_for_admins_and_for_the_key_that_took_the_lock() {
     assert_eq!(code(&answer), Some("LOCK_OWNERSHIP_MISMATCH"));
 }
 
-/// The owner `worker-1` as a caller sees it who may not know it, on a server with these arguments.
+/// The owner `worker-1` as it is shown to a caller that may not see it.
 fn masked_owner(guarded: &Guarded) -> String {
     let mut taken = acquire("k");
     taken["call"]["arguments"]["owner"] = "worker-1".into();
@@ -177,16 +180,16 @@ fn masked_owner(guarded: &Guarded) -> String {
     shown["result"]["owner"].as_str().unwrap().to_owned()
 }
 
-/// With a hash that anybody can compute, the tokens that people choose are found by trying.
+/// If clients could compute the hash, they could find tokens that people choose by trying.
 #[test]
-fn a_masked_owner_says_nothing_to_those_who_guess() {
+fn a_masked_owner_cannot_be_guessed() {
     let keys: [(&str, &[&str]); 2] = [("taker", CALL_AND_OBSERVE), ("other", CALL_AND_OBSERVE)];
     let servers = [Guarded::start(&keys), Guarded::start(&keys)];
     let [one, other] = [masked_owner(&servers[0]), masked_owner(&servers[1])];
     assert_eq!(
         one,
         masked_owner(&servers[0]),
-        "the same owner looks the same"
+        "the same owner has the same hash"
     );
     assert_ne!(one, other, "another store has another secret");
     let hash = one.strip_prefix("hmac:").unwrap();
@@ -194,7 +197,7 @@ fn a_masked_owner_says_nothing_to_those_who_guess() {
 }
 
 #[test]
-fn the_token_proves_whose_lock_it_is_whatever_the_key() {
+fn the_owner_token_is_the_proof_whatever_the_api_key() {
     let guarded = Guarded::start(&[
         ("taker", &["--role", "call"]),
         ("other", &["--role", "call"]),
@@ -235,7 +238,7 @@ fn acquire_set(keys: &[&str], owner: &str) -> Value {
 }
 
 #[test]
-fn every_key_of_a_set_has_to_be_in_reach() {
+fn every_key_of_a_set_has_to_be_allowed() {
     let confined = &[ALL, &["--locks", "lock:mine:*"]].concat();
     let guarded = Guarded::start(&[("confined", confined), ("all", ALL)]);
     assert_eq!(
@@ -258,7 +261,7 @@ fn every_key_of_a_set_has_to_be_in_reach() {
 }
 
 #[test]
-fn every_key_that_is_out_of_reach_is_named() {
+fn every_forbidden_key_of_a_set_is_reported() {
     let confined = &[ALL, &["--locks", "lock:mine:*"]].concat();
     let guarded = Guarded::start(&[("confined", confined)]);
     let answer = ask(
@@ -292,7 +295,7 @@ fn every_key_that_is_out_of_reach_is_named() {
 
 /// With the token, an admin could release a set that it may not release by force.
 #[test]
-fn a_confined_admin_sees_no_token_of_a_set_that_it_does_not_reach() {
+fn a_confined_admin_sees_no_token_of_a_set_with_a_forbidden_key() {
     let admin = &["--role", "admin", "--locks", "lock:mine:*"];
     let guarded = Guarded::start(&[("admin", admin), ("one", ALL), ("two", ALL)]);
     for (key, keys, owner) in [
@@ -319,13 +322,13 @@ fn a_confined_admin_sees_no_token_of_a_set_that_it_does_not_reach() {
         let answer = ask(&guarded, 0, &release);
         assert_eq!(code(&answer), Some("LOCK_OWNERSHIP_MISMATCH"));
     }
-    // Their own callers see them, and an admin that reaches everything.
+    // Their own callers see them, and so does an admin that may use every lock.
     let shown = ask(&guarded, 2, &status);
     assert_eq!(shown["result"]["holders"][1]["owner"], "outside");
 }
 
 #[test]
-fn a_confined_admin_ends_several_leases_at_once_and_not_more_than_it_can_check() {
+fn a_confined_admin_ends_only_as_many_leases_as_the_server_can_check() {
     let admin = &["--role", "admin", "--locks", "lock:mine:*"];
     let guarded = Guarded::start(&[("admin", admin), ("caller", ALL)]);
     let force = lock("force-release", json!({"key": "lock:mine:1"}));
@@ -345,7 +348,7 @@ fn a_confined_admin_ends_several_leases_at_once_and_not_more_than_it_can_check()
     assert!(message.starts_with("101 leases hold this key"), "{message}");
     let shown = ask(&guarded, 0, &lock("status", json!({"key": "lock:mine:1"})));
     assert_eq!(shown["result"]["holder_count"], 101);
-    // One that is shown can be named.
+    // A lease that is shown can be ended by its fence.
     let fence = &shown["result"]["holders"][0]["fence"];
     let one = lock(
         "force-release",
@@ -356,7 +359,7 @@ fn a_confined_admin_ends_several_leases_at_once_and_not_more_than_it_can_check()
 }
 
 #[test]
-fn of_a_set_a_confined_caller_sees_and_ends_only_what_is_its_own() {
+fn a_confined_caller_sees_and_ends_only_its_own_part_of_a_set() {
     let confined = &[ALL, &["--locks", "lock:mine:*"]].concat();
     let guarded = Guarded::start(&[("confined", confined), ("all", ALL)]);
     let own = acquire_set(&["mine:1", "mine:2"], "own");
@@ -376,7 +379,7 @@ fn of_a_set_a_confined_caller_sees_and_ends_only_what_is_its_own() {
     let all = json!(["lock:mine:1", "lock:theirs"]);
     assert_eq!(shown["result"]["holders"][1]["full_keys"], all);
 
-    // One lease has a key out of reach: nothing ends.
+    // One lease has a key that is out of reach: nothing is released.
     let force = |arguments: Value| ask(&guarded, 0, &lock("force-release", arguments));
     let refused = force(json!({"key": "lock:mine:1"}));
     assert_eq!(code(&refused), Some("FORBIDDEN"));
@@ -385,7 +388,7 @@ fn of_a_set_a_confined_caller_sees_and_ends_only_what_is_its_own() {
     assert_eq!(code(&force(by_fence)), Some("FORBIDDEN"));
     let shown = ask(&guarded, 0, &status);
     assert_eq!(shown["result"]["holder_count"], 2);
-    // The other can be named.
+    // The other can be ended by its fence.
     let fence = &shown["result"]["holders"][0]["fence"];
     let forced = force(json!({"key": "lock:mine:1", "fence": fence}));
     assert_eq!(forced["result"]["leases"], 1);

@@ -1,4 +1,4 @@
-//! SIGHUP: keys come and go while the server runs.
+//! SIGHUP: a running server reads its keys again.
 
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -8,33 +8,33 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::access::client::{Way, code, open, socket_ask};
+use crate::access::client::{Transport, code, open, socket_ask};
 use crate::access::keys::{FORRST, Guarded, make_key};
 
 fn echo(guarded: &Guarded, key: &str) -> bool {
     let request = request("demo.echo", json!({}));
-    let answer = Way::Http.ask(&guarded.address(), Some(key), &request);
+    let answer = Transport::Http.ask(&guarded.address(), Some(key), &request);
     code(&answer).is_none()
 }
 
-fn hang_up(guarded: &Guarded, until_it_says: &str) {
-    let before = guarded.running.errors().matches(until_it_says).count();
+fn send_sighup(guarded: &Guarded, until_logged: &str) {
+    let before = guarded.running.errors().matches(until_logged).count();
     guarded.running.signal(Signal::HUP);
-    until("it has heard the signal", || {
-        guarded.running.errors().matches(until_it_says).count() > before
+    until("it has handled the signal", || {
+        guarded.running.errors().matches(until_logged).count() > before
     });
 }
 
 #[test]
-fn keys_are_read_again_and_a_broken_file_changes_nothing() {
+fn keys_are_read_again_and_an_invalid_file_changes_nothing() {
     let guarded = Guarded::start(&[("first", &["--role", "call"])]);
     let first = guarded.keys[0].clone();
     let file = guarded.serve.path("keys.toml");
     let (second, block) = make_key("second", &["--role", "call"]);
     assert!(echo(&guarded, &first) && !echo(&guarded, &second));
     std::fs::write(&file, &block).unwrap();
-    assert!(!echo(&guarded, &second), "nobody has told the server");
-    hang_up(&guarded, "were read again");
+    assert!(!echo(&guarded, &second), "the server got no signal");
+    send_sighup(&guarded, "were read again");
     assert!(echo(&guarded, &second) && !echo(&guarded, &first));
     for broken in [
         "",
@@ -44,21 +44,21 @@ fn keys_are_read_again_and_a_broken_file_changes_nothing() {
         &block.replace("sha256", "md5"),
     ] {
         std::fs::write(&file, broken).unwrap();
-        hang_up(&guarded, "stay as they were");
+        send_sighup(&guarded, "stay as they were");
         assert!(echo(&guarded, &second), "{broken}");
     }
     std::fs::remove_file(&file).unwrap();
-    hang_up(&guarded, "stay as they were");
+    send_sighup(&guarded, "stay as they were");
     assert!(echo(&guarded, &second));
     assert!(guarded.running.errors().contains("ERROR"));
     assert!(guarded.running.errors().contains("keys.toml"));
     std::fs::write(&file, &block).unwrap();
-    hang_up(&guarded, "were read again");
+    send_sighup(&guarded, "were read again");
     assert!(echo(&guarded, &second));
 }
 
 #[test]
-fn a_websocket_of_a_key_that_is_gone_is_closed() {
+fn a_websocket_is_closed_when_its_key_is_removed() {
     let guarded = Guarded::start(&[("first", &["--role", "call"])]);
     let mut socket = open(&guarded.address(), Some(&guarded.keys[0])).unwrap();
     let request = request("demo.echo", json!({}));
@@ -66,7 +66,7 @@ fn a_websocket_of_a_key_that_is_gone_is_closed() {
     assert_eq!(code(&socket_ask(&mut socket, &frame)["result"]), None);
     let (_, block) = make_key("second", &["--role", "call"]);
     std::fs::write(guarded.serve.path("keys.toml"), block).unwrap();
-    hang_up(&guarded, "were read again");
+    send_sighup(&guarded, "were read again");
     until("it is closed", || {
         matches!(socket.read(), Ok(Message::Close(_)) | Err(_))
     });
@@ -90,7 +90,7 @@ fn keys_are_read_again_when_no_descriptor_is_left() {
     };
     let process = Pid::from_raw(i32::try_from(process).unwrap()).unwrap();
     prlimit(Some(process), Resource::Nofile, limit).unwrap();
-    // Whatever gaps there are, connections fill them.
+    // Connections use up the descriptors that are left below the limit.
     let address = guarded.address();
     let mut silent = Vec::new();
     let started = std::time::Instant::now();
@@ -98,12 +98,12 @@ fn keys_are_read_again_when_no_descriptor_is_left() {
         silent.push(std::net::TcpStream::connect(&address).unwrap());
         guarded.running.errors().contains("could not be accepted")
     });
-    // It is tried again twenty times a second, and written down every ten seconds.
+    // It is retried twenty times a second, and logged every ten seconds.
     std::thread::sleep(std::time::Duration::from_millis(500));
     let log = guarded.running.errors();
     let lines = log.matches("could not be accepted").count() as u64;
     assert!(lines <= 1 + started.elapsed().as_secs() / 10, "{log}");
-    hang_up(&guarded, "were read again");
+    send_sighup(&guarded, "were read again");
     let no_limit = Rlimit {
         current: Some(1024),
         maximum,
@@ -114,7 +114,7 @@ fn keys_are_read_again_when_no_descriptor_is_left() {
 }
 
 #[test]
-fn a_server_does_not_start_with_a_broken_file() {
+fn a_server_does_not_start_with_an_invalid_keys_file() {
     for (text, says) in [
         (Some(""), "nobody could call"),
         (Some("keys = 1"), "line 1"),
@@ -134,7 +134,7 @@ fn a_server_does_not_start_with_a_broken_file() {
     }
 }
 
-/// Every connection needs a file descriptor, and so does the file of the keys.
+/// Every connection needs a file descriptor, and so does reading the keys file.
 #[test]
 fn keys_are_read_again_however_many_connections_are_open() {
     let folder = tempfile::tempdir().unwrap();
@@ -151,7 +151,7 @@ fn keys_are_read_again_however_many_connections_are_open() {
     let keys = serve.path("keys.toml");
     std::fs::write(&keys, &block).unwrap();
     let running = serve.start();
-    until("it says what it can do", || {
+    until("it logs how many connections it can have", || {
         running.errors().contains("max_connections=75")
     });
     let crowd: Vec<_> = (0..400)

@@ -1,9 +1,9 @@
-//! Which role may do what, over every way to the server.
+//! What each role may do, over each transport.
 
 use forrst_testkit::request;
 use serde_json::{Value, json};
 
-use crate::access::client::{Way, acquire, code, lock, open, post, socket_ask};
+use crate::access::client::{Transport, acquire, code, lock, open, post, socket_ask};
 use crate::access::keys::Guarded;
 
 /// Every kind of function, and whether `call`, `observe` and `admin` may call it.
@@ -46,27 +46,34 @@ fn matrix() -> Vec<(Value, [bool; 3])> {
 }
 
 #[test]
-fn each_role_may_do_what_it_is_for_and_nothing_else() {
+fn each_role_may_call_only_its_functions() {
     let guarded = Guarded::start(&[
         ("caller", &["--role", "call"]),
         ("observer", &["--role", "observe"]),
         ("admin", &["--role", "admin"]),
     ]);
-    for way in Way::ALL {
+    for transport in Transport::ALL {
         for (request, expected) in matrix() {
             for (key, is_allowed) in guarded.keys.iter().zip(expected) {
-                let answer = way.ask(&guarded.address(), Some(key), &request);
+                let answer = transport.ask(&guarded.address(), Some(key), &request);
                 let is_forbidden = code(&answer) == Some("FORBIDDEN");
-                assert_eq!(!is_forbidden, is_allowed, "{way:?} {request}\n{answer:#}");
+                assert_eq!(
+                    !is_forbidden, is_allowed,
+                    "{transport:?} {request}\n{answer:#}"
+                );
                 assert_ne!(code(&answer), Some("UNAUTHORIZED"), "{request}");
                 assert_eq!(answer["id"], "req_1");
             }
             let unknown = format!("forrst_{}", "0".repeat(64));
             for key in [None, Some(unknown.as_str()), Some("")] {
-                let answer = way.ask(&guarded.address(), key, &request);
+                let answer = transport.ask(&guarded.address(), key, &request);
                 let codes = answer["errors"].as_array().expect("errors").len();
                 assert_eq!(codes, 1);
-                assert_eq!(code(&answer), Some("UNAUTHORIZED"), "{way:?} {request}");
+                assert_eq!(
+                    code(&answer),
+                    Some("UNAUTHORIZED"),
+                    "{transport:?} {request}"
+                );
                 assert_eq!(answer["result"], Value::Null);
             }
         }
@@ -77,14 +84,14 @@ fn each_role_may_do_what_it_is_for_and_nothing_else() {
 fn a_key_may_have_several_roles() {
     let guarded = Guarded::start(&[("both", &["--role", "call", "--role", "observe"])]);
     for (request, [call, observe, _]) in matrix() {
-        let answer = Way::Http.ask(&guarded.address(), Some(&guarded.keys[0]), &request);
+        let answer = Transport::Http.ask(&guarded.address(), Some(&guarded.keys[0]), &request);
         let is_forbidden = code(&answer) == Some("FORBIDDEN");
         assert_eq!(!is_forbidden, call || observe, "{request}");
     }
 }
 
 #[test]
-fn a_version_that_is_not_there_is_told_to_those_who_may_call_the_others() {
+fn an_unknown_version_is_reported_only_to_callers_of_the_function() {
     let guarded = Guarded::start(&[("observer", &["--role", "observe"])]);
     for (function, expected) in [
         ("urn:cline:forrst:fn:ping", "VERSION_NOT_FOUND"),
@@ -92,7 +99,7 @@ fn a_version_that_is_not_there_is_told_to_those_who_may_call_the_others() {
     ] {
         let mut request = request(function, json!({}));
         request["call"]["version"] = "9.9.9".into();
-        let answer = Way::Http.ask(&guarded.address(), Some(&guarded.keys[0]), &request);
+        let answer = Transport::Http.ask(&guarded.address(), Some(&guarded.keys[0]), &request);
         assert_eq!(code(&answer), Some(expected));
     }
 }
@@ -115,35 +122,35 @@ fn functions_can_be_confined_by_patterns() {
         ("demo.sleep", Some("FORBIDDEN")),
         ("demo.echoes", Some("FORBIDDEN")),
         ("payments.charge", Some("FORBIDDEN")),
-        // Whether it is there is nobody's business who may not call it.
+        // Whether a function exists is not shown to callers that may not call it.
         ("payments.nothing", Some("FORBIDDEN")),
         ("urn:cline:forrst:fn:ping", None),
     ] {
-        for way in Way::ALL {
+        for transport in Transport::ALL {
             let request = request(function, json!({}));
-            let answer = way.ask(&guarded.address(), Some(&guarded.keys[0]), &request);
-            assert_eq!(code(&answer), expected, "{way:?} {function}");
+            let answer = transport.ask(&guarded.address(), Some(&guarded.keys[0]), &request);
+            assert_eq!(code(&answer), expected, "{transport:?} {function}");
         }
     }
 }
 
 #[test]
-fn statuses_and_headers_are_those_of_the_contract() {
+fn unauthorized_and_forbidden_have_the_status_and_headers_of_the_contract() {
     let guarded = Guarded::start(&[("observer", &["--role", "observe"])]);
     let address = guarded.address();
     let echo = request("demo.echo", json!({}));
-    let stranger = post(&address, "/forrst", &[], &echo);
+    let unauthorized = post(&address, "/forrst", &[], &echo);
     assert_eq!(
-        (stranger.status, stranger.code()),
+        (unauthorized.status, unauthorized.code()),
         (401, Some("UNAUTHORIZED"))
     );
     assert!(
-        stranger.head.contains("www-authenticate: bearer"),
-        "{stranger:?}"
+        unauthorized.head.contains("www-authenticate: bearer"),
+        "{unauthorized:?}"
     );
     assert!(
-        stranger.head.contains("x-forrst-request-id: req_1"),
-        "{stranger:?}"
+        unauthorized.head.contains("x-forrst-request-id: req_1"),
+        "{unauthorized:?}"
     );
     let key = format!("x-api-key: {}", guarded.keys[0]);
     let forbidden = post(&address, "/forrst", &[&key], &echo);
@@ -156,14 +163,14 @@ fn statuses_and_headers_are_those_of_the_contract() {
         "{forbidden:?}"
     );
     let frame = json!({"jsonrpc": "2.0", "id": 7, "method": "forrst.call", "params": echo});
-    let stranger = post(&address, "/rpc", &[], &frame);
-    assert_eq!(stranger.status, 401);
+    let unauthorized = post(&address, "/rpc", &[], &frame);
+    assert_eq!(unauthorized.status, 401);
     assert!(
-        stranger.head.contains("www-authenticate: bearer"),
-        "{stranger:?}"
+        unauthorized.head.contains("www-authenticate: bearer"),
+        "{unauthorized:?}"
     );
-    assert_eq!(stranger.body["id"], 7);
-    assert_eq!(code(&stranger.body["result"]), Some("UNAUTHORIZED"));
+    assert_eq!(unauthorized.body["id"], 7);
+    assert_eq!(code(&unauthorized.body["result"]), Some("UNAUTHORIZED"));
     let forbidden = post(&address, "/rpc", &[&key], &frame);
     assert_eq!(forbidden.status, 200);
     assert_eq!(code(&forbidden.body["result"]), Some("FORBIDDEN"));
@@ -179,7 +186,7 @@ fn statuses_and_headers_are_those_of_the_contract() {
 }
 
 #[test]
-fn a_broken_request_of_a_stranger_is_unauthorized_and_no_more() {
+fn an_invalid_request_without_a_key_is_only_unauthorized() {
     let guarded = Guarded::start(&[("caller", &["--role", "call"])]);
     for (body, id) in [
         (json!({"id": "mine"}), json!("mine")),
@@ -243,7 +250,7 @@ fn a_key_can_be_sent_in_two_headers_but_two_keys_cannot() {
 }
 
 #[test]
-fn each_entry_of_a_batch_is_judged_by_itself() {
+fn each_entry_of_a_batch_is_authorized_by_itself() {
     let guarded = Guarded::start(&[("observer", &["--role", "observe"])]);
     let entry = |id: u32, request: Value| json!({"jsonrpc": "2.0", "id": id, "method": "forrst.call", "params": request});
     let batch = json!([
@@ -264,7 +271,7 @@ fn each_entry_of_a_batch_is_judged_by_itself() {
 }
 
 #[test]
-fn a_websocket_is_whose_key_opened_it() {
+fn a_websocket_has_the_rights_of_the_key_that_opened_it() {
     let guarded = Guarded::start(&[("observer", &["--role", "observe"])]);
     let mut socket = open(&guarded.address(), Some(&guarded.keys[0])).unwrap();
     for (request, expected) in [
@@ -279,7 +286,7 @@ fn a_websocket_is_whose_key_opened_it() {
 }
 
 #[test]
-fn probes_need_no_key_and_logs_have_none() {
+fn probes_need_no_key_and_logs_show_no_key() {
     let guarded = Guarded::start(&[("caller", &["--role", "call"])]);
     let address = guarded.address();
     for path in ["/health", "/ready"] {
@@ -290,7 +297,7 @@ fn probes_need_no_key_and_logs_have_none() {
     }
     let wrong = "forrst_this_is_somebody_elses";
     for key in [guarded.keys[0].as_str(), wrong] {
-        Way::Http.ask(&address, Some(key), &lock("list", json!({})));
+        Transport::Http.ask(&address, Some(key), &lock("list", json!({})));
         let errors = guarded.running.errors();
         assert!(!errors.contains(key), "{errors}");
     }

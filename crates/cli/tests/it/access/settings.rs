@@ -1,11 +1,11 @@
-//! Every option about access can come from the environment and from the file, too.
+//! Every option about access can also come from the environment and from the file.
 
 use forrst_testkit::Serve;
 
 use crate::access::client::{connect, exchange, post};
 use crate::access::keys::{FORRST, make_key};
 
-/// Each option and a value that shows, or at least is taken.
+/// Each option, and a value that has an effect or is at least accepted.
 const OPTIONS: [(&str, &str); 10] = [
     ("auth-file", "keys.toml"),
     ("insecure", "true"),
@@ -41,7 +41,7 @@ fn check(serve: &Serve, key: &(String, String)) {
 }
 
 #[test]
-fn from_the_environment() {
+fn options_come_from_the_environment() {
     let key = make_key("a", &["--role", "observe"]);
     let mut serve = Serve::bare(FORRST, &["--store", "memory:", "--listen", "0.0.0.0:0"]);
     for (name, value) in OPTIONS {
@@ -52,7 +52,7 @@ fn from_the_environment() {
 }
 
 #[test]
-fn from_the_file() {
+fn options_come_from_the_file() {
     let key = make_key("a", &["--role", "observe"]);
     let text: String = OPTIONS
         .iter()
@@ -68,7 +68,7 @@ fn from_the_file() {
 }
 
 #[test]
-fn the_help_names_them_all() {
+fn the_help_names_all_of_them() {
     let (code, output, _) = Serve::bare(FORRST, &["--help"]).run();
     assert_eq!(code, Some(0));
     let tls = ["tls-cert", "tls-key", "tls-client-ca"];
@@ -80,7 +80,7 @@ fn the_help_names_them_all() {
 }
 
 #[test]
-fn limits_that_nobody_could_keep_to_are_refused() {
+fn limits_of_zero_are_refused() {
     for option in [
         "--max-rate",
         "--max-locks-per-caller",

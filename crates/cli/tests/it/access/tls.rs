@@ -1,4 +1,4 @@
-//! TLS, certificates of clients, and new certificates for a server that runs.
+//! TLS, client certificates, and certificates that a running server reads again.
 
 use std::fs::Permissions;
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ use tokio_tungstenite::tungstenite::{self, Message};
 use crate::access::client::{Reply, acquire, code, connect, lock, post_text};
 use crate::access::keys::{FORRST, make_key};
 
-/// An authority that makes certificates, in a folder.
+/// A certificate authority, whose own certificate is in a folder.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     file: PathBuf,
@@ -58,7 +58,7 @@ impl Authority {
     }
 }
 
-/// What a client trusts and shows.
+/// A client that trusts these authorities, and may have a certificate of its own.
 fn client(trusted: &Path, own: Option<&(String, String)>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(trusted).unwrap() {
@@ -93,7 +93,7 @@ fn open(address: &str, client: &Arc<ClientConfig>) -> StreamOwned<ClientConnecti
     StreamOwned::new(connection, connect(address))
 }
 
-/// The answer; none when there is no connection to be had.
+/// The answer; `None` when the connection is refused.
 fn ask(
     address: &str,
     client: &Arc<ClientConfig>,
@@ -101,7 +101,7 @@ fn ask(
     request: &Value,
 ) -> Option<Reply> {
     let mut stream = open(address, client);
-    // TLS 1.3 tells a client that its certificate is not good enough only after the handshake.
+    // With TLS 1.3, a client learns only after the handshake that its certificate was refused.
     let text = post_text("localhost", "/forrst", headers, &request.to_string());
     stream.write_all(text.as_bytes()).ok()?;
     let mut answer = Vec::new();
@@ -113,7 +113,7 @@ fn echo() -> Value {
     request("demo.echo", json!({}))
 }
 
-/// A server with TLS, and the authority it is vouched for by.
+/// A server with TLS, and the authority of its certificate.
 fn serve(arguments: &[&str]) -> (Serve, Authority) {
     let own = &[
         "--demo",
@@ -156,7 +156,7 @@ fn a_private_key_that_others_can_read_is_warned_about() {
 }
 
 #[test]
-fn requests_are_served_over_tls_and_not_in_the_clear() {
+fn requests_are_served_over_tls_and_not_in_cleartext() {
     let (serve, authority) = serve(&[]);
     let running = serve.start();
     let address = address(&running);
@@ -168,8 +168,8 @@ fn requests_are_served_over_tls_and_not_in_the_clear() {
     let mut answer = Vec::new();
     let _ = clear.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
-    let stranger = Authority::new(&serve.path(""), "stranger");
-    assert!(ask(&address, &client(&stranger.file, None), &[], &echo()).is_none());
+    let unknown = Authority::new(&serve.path(""), "unknown");
+    assert!(ask(&address, &client(&unknown.file, None), &[], &echo()).is_none());
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn certificates_are_read_again() {
     assert!(ask(&address, &trusts_first, &[], &echo()).is_none());
     std::fs::write(serve.path("server.key"), "broken").unwrap();
     running.signal(Signal::HUP);
-    until("it complains", || {
+    until("it logs the error", || {
         running.errors().contains("stay as they were")
     });
     assert!(
@@ -224,7 +224,7 @@ fn certificates_are_read_again() {
 }
 
 #[test]
-fn a_certificate_of_the_right_authority_is_needed_and_names_the_caller() {
+fn a_client_certificate_is_required_and_names_the_caller() {
     let (serve, authority) = serve(&["--tls-client-ca", "clients.pem"]);
     let clients = Authority::new(&serve.path(""), "clients");
     let others = Authority::new(&serve.path(""), "others");
@@ -235,7 +235,7 @@ fn a_certificate_of_the_right_authority_is_needed_and_names_the_caller() {
     assert!(ask(&address, &foreign, &[], &echo()).is_none());
     for (certificate, name) in [
         (clients.issue(Some("billing"), &[]), "billing"),
-        // What a certificate is for is its alternative name; the common name is only a label.
+        // The alternative name of a certificate counts more than its common name.
         (
             clients.issue(Some("admin"), &["invoices.test"]),
             "invoices.test",
@@ -280,7 +280,7 @@ fn the_keys_file_says_what_a_certificate_may_do() {
         (&dashboard, &[][..], status("lock:a"), None),
         (&dashboard, &[], status("lock:b"), Some("FORBIDDEN")),
         (&dashboard, &[], echo(), Some("FORBIDDEN")),
-        // A key counts more than a certificate, also when it is wrong.
+        // A key counts more than a certificate, even if it is wrong.
         (&dashboard, &[with_key.as_str()], echo(), None),
         (
             &dashboard,
@@ -288,7 +288,7 @@ fn the_keys_file_says_what_a_certificate_may_do() {
             status("lock:a"),
             Some("UNAUTHORIZED"),
         ),
-        // The name of a key is no name of a certificate.
+        // The name of a key does not apply to a certificate.
         (&unknown, &[], echo(), Some("UNAUTHORIZED")),
         (&unknown, &[with_key.as_str()], echo(), None),
     ] {
@@ -298,7 +298,7 @@ fn the_keys_file_says_what_a_certificate_may_do() {
 }
 
 #[test]
-fn files_that_do_not_fit_are_named() {
+fn an_error_names_the_tls_file_that_is_missing_or_invalid() {
     for (arguments, says) in [
         (&["--tls-cert", "server.pem"][..], "--tls-key"),
         (&["--tls-key", "server.key"], "--tls-cert"),
@@ -339,7 +339,7 @@ fn files_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn a_client_that_never_shakes_hands_is_hung_up_on() {
+fn a_client_that_does_not_begin_the_handshake_is_disconnected() {
     let (serve, authority) = serve(&["--idle-timeout", "300ms"]);
     let running = serve.start();
     let address = address(&running);
@@ -350,7 +350,7 @@ fn a_client_that_never_shakes_hands_is_hung_up_on() {
     assert!(ask(&address, &client(&authority.file, None), &[], &echo()).is_some());
 }
 
-/// After the handshake a client has to come to the point, too, whichever protocol it agreed on.
+/// The idle timeout also applies after the handshake, with either protocol.
 #[test]
 fn a_client_that_is_silent_after_the_handshake_is_disconnected() {
     let (serve, authority) = serve(&["--idle-timeout", "500ms", "--max-connections", "10"]);
@@ -376,7 +376,7 @@ fn a_client_that_is_silent_after_the_handshake_is_disconnected() {
 }
 
 #[test]
-fn a_full_server_says_so_behind_tls_and_is_still_healthy() {
+fn a_full_server_with_tls_answers_503_and_is_still_healthy() {
     let (serve, authority) = serve(&["--max-connections", "1"]);
     let running = serve.start();
     let address = address(&running);
@@ -398,7 +398,7 @@ fn a_full_server_says_so_behind_tls_and_is_still_healthy() {
 }
 
 #[test]
-fn a_replaced_authority_of_clients_ends_what_they_have_open() {
+fn replacing_the_client_authority_ends_the_connections_of_its_clients() {
     let (serve, authority) = serve(&["--tls-client-ca", "trusted.pem"]);
     let old = Authority::new(&serve.path(""), "old");
     let new = Authority::new(&serve.path(""), "new");
@@ -434,7 +434,7 @@ fn a_replaced_authority_of_clients_ends_what_they_have_open() {
     let refused = waiting.join().unwrap();
     assert!(
         refused.is_none_or(|reply| reply.code() == Some("UNAUTHORIZED")),
-        "the call that waited was let go on"
+        "the waiting call was not refused"
     );
     until("the WebSocket is closed", || {
         matches!(socket.read(), Ok(Message::Close(_)) | Err(_))

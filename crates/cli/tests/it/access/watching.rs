@@ -1,4 +1,4 @@
-//! Metrics, the page, who waits and the audit log are for those who may see them.
+//! Who may see metrics, the dashboard and waiters, and what the audit log records.
 
 use std::io::{Read, Write};
 use std::thread;
@@ -7,7 +7,9 @@ use std::time::Duration;
 use forrst_testkit::{Serve, until};
 use serde_json::{Value, json};
 
-use crate::access::client::{Reply, Way, acquire, code, connect, exchange, lock, post, post_text};
+use crate::access::client::{
+    Reply, Transport, acquire, code, connect, exchange, lock, post, post_text,
+};
 use crate::access::keys::{FORRST, Guarded};
 
 fn get(address: &str, path: &str, key: Option<&str>) -> Reply {
@@ -26,7 +28,7 @@ const ROLES: [(&str, &[&str]); 3] = [
 ];
 
 #[test]
-fn metrics_need_a_key_that_may_observe_and_the_page_needs_none() {
+fn metrics_need_a_key_with_the_role_observe_and_the_dashboard_needs_none() {
     let guarded = Guarded::with(&["--audit-log", "audit.jsonl"], &ROLES);
     let address = guarded.address();
     let refused = get(&address, "/metrics", None);
@@ -45,20 +47,21 @@ fn metrics_need_a_key_that_may_observe_and_the_page_needs_none() {
 }
 
 #[test]
-fn those_who_wait_are_masked_as_those_who_hold() {
+fn the_owners_of_waiters_are_masked_like_those_of_holders() {
     let guarded = Guarded::start(&ROLES);
     let (address, keys) = (guarded.address(), guarded.keys.clone());
-    let ask = |key: usize, request: &Value| Way::Http.ask(&address, Some(&keys[key]), request);
+    let ask =
+        |key: usize, request: &Value| Transport::Http.ask(&address, Some(&keys[key]), request);
     assert_eq!(code(&ask(0, &acquire("k"))), None);
     let mut waiting = acquire("k");
     waiting["call"]["arguments"]["owner"] = "the-token".into();
     waiting["call"]["arguments"]["block"] = json!({"value": 20, "unit": "second"});
     let waiting = thread::spawn({
         let (address, key) = (address.clone(), keys[0].clone());
-        move || Way::Http.ask(&address, Some(&key), &waiting)
+        move || Transport::Http.ask(&address, Some(&key), &waiting)
     });
     let waiters = lock("waiters", json!({"key": "lock:k"}));
-    until("somebody waits", || {
+    until("a caller waits", || {
         ask(2, &waiters)["result"]["waiters"][0]["owner"] == "the-token"
     });
     let seen = ask(1, &waiters);
@@ -74,12 +77,12 @@ fn those_who_wait_are_masked_as_those_who_hold() {
 }
 
 #[test]
-fn the_audit_log_says_who_was_denied_and_who_used_force() {
+fn the_audit_log_records_denials_and_force_releases() {
     let guarded = Guarded::with(&["--audit-log", "audit.jsonl"], &ROLES);
     let force = lock("force-release", json!({"key": "lock:k"}));
     for key in [None, Some(0), Some(2)] {
         let key = key.map(|key: usize| guarded.keys[key].as_str());
-        Way::Http.ask(&guarded.address(), key, &force);
+        Transport::Http.ask(&guarded.address(), key, &force);
     }
     let audit = audit_of(&guarded);
     let entries = audit
@@ -97,7 +100,7 @@ fn the_audit_log_says_who_was_denied_and_who_used_force() {
     }
 }
 
-/// What is in the audit log of a server, which it ends: then everything is written.
+/// Ends the server, so that everything is written, and reads its audit log.
 fn audit_of(guarded: &Guarded) -> Vec<Value> {
     if !guarded.running.has_ended() {
         assert_eq!(guarded.running.terminate().code(), Some(0));
@@ -117,16 +120,16 @@ const CONFINED: (&str, &[&str]) = (
 );
 
 #[test]
-fn a_denial_is_written_down_whatever_else_is_wrong() {
+fn a_denial_is_recorded_even_if_the_request_is_invalid() {
     let guarded = Guarded::with(&["--audit-log", "audit.jsonl"], &[CONFINED]);
     let lock = forrst_testkit::Lock::global("others");
     let mut call = lock.locked_call("me", Duration::from_secs(60), true);
     let wrong =
         json!({"urn": "urn:forrst:ext:deadline", "options": {"value": -1, "unit": "second"}});
     call["extensions"].as_array_mut().unwrap().insert(0, wrong);
-    Way::Http.ask(&guarded.address(), Some(&guarded.keys[0]), &call);
+    Transport::Http.ask(&guarded.address(), Some(&guarded.keys[0]), &call);
     let force = crate::access::client::lock("force-release", json!({"key": "lock:others"}));
-    Way::Http.ask(&guarded.address(), Some(&guarded.keys[0]), &force);
+    Transport::Http.ask(&guarded.address(), Some(&guarded.keys[0]), &force);
     let audit = audit_of(&guarded);
     assert_eq!(audit.len(), 2, "{audit:#?}");
     for entry in &audit {
@@ -145,7 +148,7 @@ fn a_denial_is_written_down_whatever_else_is_wrong() {
 }
 
 #[test]
-fn those_who_are_turned_away_at_the_door_are_written_down() {
+fn requests_that_are_refused_before_any_function_are_recorded() {
     let guarded = Guarded::with(&["--audit-log", "audit.jsonl"], &ROLES);
     let address = guarded.address();
     get(&address, "/metrics", Some(&guarded.keys[0]));
@@ -179,10 +182,10 @@ fn those_who_are_turned_away_at_the_door_are_written_down() {
 }
 
 #[test]
-fn an_admin_who_acts_for_an_owner_leaves_a_line() {
+fn a_release_by_an_admin_for_another_caller_is_recorded() {
     let guarded = Guarded::with(&["--audit-log", "audit.jsonl"], &ROLES);
     let ask = |key: usize, request: &Value| {
-        Way::Http.ask(&guarded.address(), Some(&guarded.keys[key]), request)
+        Transport::Http.ask(&guarded.address(), Some(&guarded.keys[key]), request)
     };
     for (who, lines) in [(0, 0), (2, 1)] {
         let owner = ask(0, &acquire("k"))["result"]["owner"].clone();
@@ -201,7 +204,7 @@ fn an_admin_who_acts_for_an_owner_leaves_a_line() {
 }
 
 #[test]
-fn who_uses_force_and_hangs_up_is_written_down() {
+fn a_force_release_is_recorded_even_if_the_client_disconnects() {
     const LOCKS: usize = 60;
     let serve = Serve::new(FORRST, &["--audit-log", "audit.jsonl"]);
     let running = serve.start();
@@ -220,12 +223,12 @@ fn who_uses_force_and_hangs_up_is_written_down() {
         stream.write_all(text.as_bytes()).unwrap();
         std::thread::sleep(Duration::from_micros(30 * number as u64));
     }
-    // Some may have hung up before they were heard. What was done is written down.
+    // Some clients may have disconnected before their request was read. What was done is recorded.
     let written = || {
         let text = std::fs::read_to_string(serve.path("audit.jsonl")).unwrap();
         text.lines().filter(|line| line.contains("\"OK\"")).count()
     };
-    until("as many are written down as are free", || {
+    until("every released lock is recorded", || {
         let held = running.ask(&forrst_testkit::list());
         held.listed().len() + written() == LOCKS
     });

@@ -1,4 +1,4 @@
-//! `forrst bench`.
+//! `forrst bench`: what it measures, and which violations it finds.
 
 use forrst_testkit::until;
 use rustix::process::Signal;
@@ -8,8 +8,8 @@ use crate::commands::fake_server;
 use crate::commands::forrst::Forrst;
 use crate::commands::server::Server;
 
-/// Four connections, two keys, held for a moment.
-const CROWDED: [&str; 9] = [
+/// Four connections contend for two keys.
+const CONTENDED: [&str; 9] = [
     "bench",
     "--duration",
     "500ms",
@@ -22,9 +22,9 @@ const CROWDED: [&str; 9] = [
 ];
 
 #[test]
-fn a_server_that_keeps_its_promises() {
+fn a_correct_server_has_no_violations() {
     let server = Server::start();
-    let ended = Forrst::new(&server, &CROWDED).run().check(0);
+    let ended = Forrst::new(&server, &CONTENDED).run().check(0);
     for words in [
         "granted",
         "acquire",
@@ -36,19 +36,19 @@ fn a_server_that_keeps_its_promises() {
     }
     assert!(
         ended.errors.is_empty(),
-        "no progress where there is no terminal: {ended:#?}"
+        "no progress bar without a terminal: {ended:#?}"
     );
-    let summary = Forrst::new(&server, &[&CROWDED[..], &["--json"]].concat()).json();
+    let summary = Forrst::new(&server, &[&CONTENDED[..], &["--json"]].concat()).json();
     assert!(summary["granted"].as_u64() > Some(0), "{summary:#}");
     assert_eq!(summary["violations"]["count"], 0);
     assert!(summary["latency_us"]["acquire"]["p99"].as_u64() > Some(0));
     assert_eq!(summary["errors"], serde_json::json!({}));
     let list = Forrst::new(&server, &["lock", "list"]).run().check(0);
-    assert_eq!(list.output, "No locks are held\n", "nothing is left behind");
+    assert_eq!(list.output, "No locks are held\n", "no lock is left behind");
 }
 
 #[test]
-fn waits_that_are_too_short_are_counted() {
+fn waits_that_time_out_are_counted() {
     let server = Server::start();
     let short = [
         "bench",
@@ -71,7 +71,7 @@ fn count(summary: &Value, pointer: &str) -> u64 {
     count.unwrap_or_else(|| panic!("no number at {pointer} in {summary:#}"))
 }
 
-/// So that a server that lets everybody wait does not look like a fast one.
+/// Otherwise a server that lets every client wait would look fast.
 #[test]
 fn calls_that_time_out_are_in_the_histogram() {
     let server = Server::start();
@@ -95,9 +95,9 @@ fn calls_that_time_out_are_in_the_histogram() {
     assert!(count(&summary, "/latency_us/waiting/max") >= 50_000 - 50);
 }
 
-/// Three share one lock: each of them waits while another one holds it, at least.
+/// Three connections contend for one lock: each waits at least while another one holds it.
 #[test]
-fn waiting_for_the_lock_is_told_apart_from_service() {
+fn waiting_and_service_are_measured_separately() {
     let server = Server::start();
     let crowded = [
         "bench",
@@ -120,7 +120,7 @@ fn waiting_for_the_lock_is_told_apart_from_service() {
         count(&summary, "/latency_us/waiting/p50") >= 150_000,
         "{summary:#}"
     );
-    // The first one had nobody to wait for.
+    // The first acquisition does not wait, but is counted.
     let parts = ["acquire", "waiting", "service"];
     let counts = parts.map(|part| count(&summary, &format!("/latency_us/{part}/count")));
     assert_eq!(counts, [count(&summary, "/granted"); 3]);
@@ -133,13 +133,16 @@ fn a_fixed_rate_is_not_exceeded() {
     let summary = Forrst::new(&server, &slow).json();
     let granted = count(&summary, "/granted");
     assert!((1..=20).contains(&granted), "{summary:#}");
-    let told = Forrst::new(&server, &slow[..5]).run().check(0);
-    assert!(told.output.contains("20 due each second"), "{told:#?}");
+    let printed = Forrst::new(&server, &slow[..5]).run().check(0);
+    assert!(
+        printed.output.contains("20 due each second"),
+        "{printed:#?}"
+    );
 }
 
-/// A server that is too slow for the rate is not measured by the few calls that got through.
+/// The latency of a server that is too slow for the rate is not that of the few calls that were sent.
 #[test]
-fn what_was_due_and_could_not_be_sent_counts() {
+fn acquisitions_that_were_due_but_not_sent_are_counted() {
     let server = Server::start();
     let overload = [
         "bench",
@@ -166,7 +169,7 @@ fn what_was_due_and_could_not_be_sent_counts() {
 }
 
 #[test]
-fn the_drain_is_in_no_rate() {
+fn grants_after_the_end_are_not_in_the_rate() {
     let server = Server::start();
     let long = [
         "bench",
@@ -188,7 +191,7 @@ fn the_drain_is_in_no_rate() {
 
 #[track_caller]
 fn violations(url: &str, kind: &str) -> Value {
-    let ended = Forrst::alone(&[&CROWDED[..], &["--json", "--url", url]].concat())
+    let ended = Forrst::alone(&[&CONTENDED[..], &["--json", "--url", url]].concat())
         .run()
         .check(1);
     let summary = ended.json();
@@ -201,10 +204,10 @@ fn violations(url: &str, kind: &str) -> Value {
 }
 
 #[test]
-fn a_server_that_grants_to_everybody_is_found_out() {
-    let url = fake_server::generous(|number| number);
+fn a_server_that_grants_a_lock_twice_is_detected() {
+    let url = fake_server::start(|number| number);
     violations(&url, "overlap");
-    let ended = Forrst::alone(&[&CROWDED[..], &["--url", &url]].concat())
+    let ended = Forrst::alone(&[&CONTENDED[..], &["--url", &url]].concat())
         .run()
         .check(1);
     assert!(
@@ -214,10 +217,10 @@ fn a_server_that_grants_to_everybody_is_found_out() {
 }
 
 #[test]
-fn a_server_whose_fences_do_not_grow_is_found_out() {
-    let url = fake_server::generous(|_| 7);
+fn a_server_whose_fences_do_not_grow_is_detected() {
+    let url = fake_server::start(|_| 7);
     violations(&url, "fence");
-    // One at a time, nobody overlaps: only the fences are wrong.
+    // With one connection, no holders overlap: only the fences are wrong.
     let alone = [
         "bench",
         "--duration",
@@ -239,7 +242,7 @@ fn a_server_whose_fences_do_not_grow_is_found_out() {
 }
 
 #[test]
-fn interrupted_it_tells_what_it_has_seen() {
+fn an_interrupted_run_prints_its_summary() {
     let server = Server::start();
     let bench = Forrst::new(&server, &["bench", "--duration", "1h", "--json"]).start();
     until("it has begun", || {
@@ -251,9 +254,9 @@ fn interrupted_it_tells_what_it_has_seen() {
     assert!(summary["granted"].as_u64() > Some(0), "{summary:#}");
 }
 
-/// Also those that it holds or waits for in that moment.
+/// Including locks that it holds or waits for at that moment.
 #[test]
-fn ended_gently_it_leaves_no_locks() {
+fn a_run_that_is_ended_by_a_signal_leaves_no_locks() {
     let server = Server::start();
     let bench = [
         "bench",
@@ -282,10 +285,10 @@ fn ended_gently_it_leaves_no_locks() {
 }
 
 #[test]
-fn without_a_server_there_is_nothing_to_measure() {
+fn an_unreachable_server_is_reported() {
     let bench = ["bench", "--url", "http://127.0.0.1:1"];
     Forrst::alone(&bench)
         .run()
         .check(69)
-        .complains(&["http://127.0.0.1:1"]);
+        .check_errors(&["http://127.0.0.1:1"]);
 }

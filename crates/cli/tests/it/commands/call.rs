@@ -1,4 +1,4 @@
-//! `forrst call`.
+//! `forrst call`: results, errors, locks and timeouts.
 
 use forrst_testkit::{Proxy, Traffic, Way};
 use serde_json::json;
@@ -29,7 +29,7 @@ fn the_result_is_printed() {
 }
 
 #[test]
-fn with_json_it_is_the_whole_answer() {
+fn with_json_the_whole_answer_is_printed() {
     let server = Server::start();
     let call = [
         "call",
@@ -50,17 +50,17 @@ fn with_json_it_is_the_whole_answer() {
     );
 }
 
-/// Which of the two would count is anybody's guess, so servers refuse it.
+/// Servers refuse it, because it is ambiguous.
 #[test]
-fn a_member_that_stands_twice_is_not_dropped_on_the_way() {
+fn a_duplicate_member_is_sent_as_it_is() {
     let server = Server::start();
     let call = ["call", "demo.echo", r#"{"amount": 1, "amount": 100}"#];
     let ended = Forrst::new(&server, &call).run().check(1);
-    ended.complains(&["/call/arguments/amount"]);
+    ended.check_errors(&["/call/arguments/amount"]);
 }
 
 #[test]
-fn errors_are_told_in_plain_words_with_their_place() {
+fn errors_are_printed_with_their_pointer() {
     let server = Server::start();
     let call = ["call", "payments.charge", "user_id=user_123", "amount=-1"];
     let ended = Forrst::new(&server, &call).run().check(1);
@@ -75,11 +75,11 @@ fn errors_are_told_in_plain_words_with_their_place() {
     let ended = Forrst::new(&server, &several).run().check(1);
     let errors = ended.json()["errors"].as_array().unwrap().len();
     assert_eq!(ended.errors.matches("error:").count(), errors, "{ended:#?}");
-    ended.complains(&["/call/arguments/user_id", "/call/arguments/amount"]);
+    ended.check_errors(&["/call/arguments/user_id", "/call/arguments/amount"]);
 }
 
 #[test]
-fn a_lock_is_held_while_it_runs_and_after_it_where_asked_to() {
+fn a_lock_is_held_during_the_call_and_with_hold_after_it() {
     let server = Server::start();
     let locked = ["call", "demo.echo", "--lock", "k"];
     Forrst::new(&server, &locked).run().check(0);
@@ -108,7 +108,7 @@ fn a_lock_is_held_while_it_runs_and_after_it_where_asked_to() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_69() {
+fn an_unreachable_server_has_exit_code_69() {
     let call = ["call", "demo.echo", "--url", "http://127.0.0.1:1"];
     let ended = Forrst::alone(&call).run().check(69);
     shown::check("call-unreachable", &ended.errors);
@@ -118,9 +118,8 @@ fn a_server_that_is_not_there_is_69() {
     assert_eq!(ended.json()["errors"][0]["code"], "UNAVAILABLE");
 }
 
-/// Where `FORRST_URL` says something else.
 #[test]
-fn the_flag_counts_more_than_the_environment() {
+fn the_flag_overrides_the_environment() {
     let server = Server::start();
     let url = server.url();
     let call = ["call", "demo.echo", "--url", &url];
@@ -130,9 +129,9 @@ fn the_flag_counts_more_than_the_environment() {
         .check(0);
 }
 
-/// It would be another lock, whose name nobody guesses.
+/// It would lock `lock:lock:…`, another lock.
 #[test]
-fn a_full_key_is_not_taken_for_a_key() {
+fn a_full_key_is_refused_where_a_lock_is_acquired() {
     for (arguments, own) in [
         (
             &["lock", "acquire", "lock:export:orders"][..],
@@ -145,13 +144,13 @@ fn a_full_key_is_not_taken_for_a_key() {
         ),
     ] {
         let ended = Forrst::alone(arguments).run().check(2);
-        ended.complains(&["full key", own]);
+        ended.check_errors(&["full key", own]);
     }
 }
 
 #[test]
-fn a_variable_that_is_empty_is_as_good_as_none() {
-    // Whoever runs a server at the usual place gets an answer, and all others this.
+fn an_empty_variable_counts_as_not_set() {
+    // On a machine with a server at the default address there is an answer; on others, this error.
     let ended = Forrst::alone(&["lock", "status", "k"])
         .variable("FORRST_URL", "")
         .run();
@@ -162,27 +161,27 @@ fn a_variable_that_is_empty_is_as_good_as_none() {
 }
 
 #[test]
-fn a_url_without_its_scheme_is_told_what_to_write() {
+fn the_error_about_a_url_without_a_scheme_says_what_to_write() {
     for url in ["localhost:7420", "127.0.0.1:7420", "locks.example"] {
         for command in [&["lock", "status", "k"][..], &["call", "demo.echo"]] {
             let arguments = [command, &["--url", url, "--json"]].concat();
             let ended = Forrst::alone(&arguments).run().check(2);
-            ended.complains(&[&format!("write http://{url}")]);
+            ended.check_errors(&[&format!("write http://{url}")]);
             assert_eq!(ended.json()["errors"][0]["code"], "INVALID_REQUEST");
         }
     }
 }
 
 #[test]
-fn a_call_is_ended_when_its_time_is_over() {
+fn a_call_ends_at_its_timeout() {
     let server = Server::start();
     let call = ["call", "demo.sleep", "ms=60000", "--timeout", "300ms"];
     let ended = Forrst::new(&server, &call).run().check(1);
-    ended.complains(&["deadline"]);
+    ended.check_errors(&["deadline"]);
 }
 
 #[test]
-fn a_server_that_says_nothing_is_given_up_in_time() {
+fn a_silent_server_is_given_up_after_the_timeout() {
     let server = Server::start();
     let link = Proxy::start(server.port());
     link.swallow(Way::ToClient, Traffic::All);

@@ -3,7 +3,7 @@
 use crate::commands::forrst::Forrst;
 use crate::commands::server::Server;
 
-/// All of them are played by the tests of the vectors themselves.
+/// The other vectors are run by the test program `vectors`.
 #[test]
 fn the_vectors_are_built_in() {
     let server = Server::start();
@@ -23,21 +23,21 @@ fn the_vectors_are_built_in() {
 }
 
 #[test]
-fn what_cannot_be_played_is_told() {
+fn an_unknown_vector_and_an_unreachable_server_are_reported() {
     let server = Server::start();
     Forrst::new(&server, &["conformance", "--filter", "no such vector"])
         .run()
         .check(2);
-    let nobody = ["conformance", "--url", "http://127.0.0.1:1"];
-    Forrst::alone(&nobody)
+    let unreachable = ["conformance", "--url", "http://127.0.0.1:1"];
+    Forrst::alone(&unreachable)
         .run()
         .check(69)
-        .complains(&["http://127.0.0.1:1"]);
+        .check_errors(&["http://127.0.0.1:1"]);
 }
 
-/// A program that reads JSON gets some, whatever happens.
+/// A program that reads JSON gets JSON, whatever happens.
 #[test]
-fn what_cannot_be_played_is_told_to_programs_too() {
+fn errors_are_reported_as_json() {
     for (url, code, said) in [
         ("http://127.0.0.1:1", 69, "UNAVAILABLE"),
         ("https://127.0.0.1:1", 2, "INVALID_REQUEST"),
@@ -50,7 +50,7 @@ fn what_cannot_be_played_is_told_to_programs_too() {
 }
 
 #[test]
-fn they_are_played_by_whoever_has_the_key() {
+fn the_api_key_is_used() {
     let made = ["key", "new", "--name", "me", "--role", "call", "--json"];
     let made = Forrst::alone(&made).json();
     let [key, entry] = ["key", "toml"].map(|name| made[name].as_str().unwrap());

@@ -1,4 +1,4 @@
-//! A server that speaks the protocol, and does not keep its promises.
+//! A server that speaks the protocol but breaks its guarantees: it grants every lock to every client.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 /// How it mints a fence from the number of the grant.
 type Mint = fn(u64) -> u64;
 
-/// Starts one that grants every lock to everybody, and says where.
-pub(crate) fn generous(mint: Mint) -> String {
+/// Starts one, and returns its URL.
+pub(crate) fn start(mint: Mint) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let grants = Arc::new(AtomicU64::new(0));
@@ -49,7 +49,7 @@ fn serve(stream: &TcpStream, grants: &AtomicU64, mint: Mint) -> Option<()> {
             "protocol": {"name": "forrst", "version": "0.1.0"},
             "id": request["id"],
             "result": result(&request["call"], grants, mint),
-            "meta": {"node": "generous"},
+            "meta": {"node": "fake"},
         });
         let answer = answer.to_string();
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json";
@@ -65,7 +65,7 @@ fn result(call: &Value, grants: &AtomicU64, mint: Mint) -> Value {
         Some("acquire") => json!({
             "key": key,
             "acquired": true,
-            "owner": call["arguments"]["owner"].as_str().unwrap_or("somebody"),
+            "owner": call["arguments"]["owner"].as_str().unwrap_or("owner"),
             "scope": "global",
             "expires_at": "2099-01-01T00:00:00.000Z",
             "full_key": format!("lock:{}", key.as_str().unwrap_or_default()),

@@ -30,7 +30,7 @@ fn is_held(server: &Server) -> bool {
 }
 
 #[test]
-fn without_a_terminal_it_wants_to_be_told() {
+fn without_a_terminal_the_flag_yes_is_required() {
     let server = held();
     let refused = Forrst::new(&server, &FORCE).run().check(2);
     shown::check("force-release-refused", &refused.errors);
@@ -44,7 +44,7 @@ fn without_a_terminal_it_wants_to_be_told() {
     let nothing = Forrst::new(&server, &[&FORCE[..], &["--yes"]].concat())
         .run()
         .check(1);
-    nothing.complains(&["LOCK_NOT_FOUND"]);
+    nothing.check_errors(&["LOCK_NOT_FOUND"]);
 }
 
 #[test]
@@ -84,14 +84,14 @@ fn a_fence_names_the_lease_that_is_released() {
         Forrst::new(&server, &arguments).run().check(code)
     };
     let status: Value = Forrst::new(&server, &["lock", "status", "k", "--json"]).json();
-    run("000000000000999", 1).complains(&["LOCK_OWNERSHIP_MISMATCH"]);
+    run("000000000000999", 1).check_errors(&["LOCK_OWNERSHIP_MISMATCH"]);
     assert!(is_held(&server));
     run(status["fence"].as_str().unwrap(), 0);
     assert!(!is_held(&server));
 }
 
 #[test]
-fn a_lease_that_was_granted_while_the_question_was_open_is_spared() {
+fn a_lease_that_was_granted_after_the_question_is_not_released() {
     let server = held();
     let mut asking = AtTerminal::start(&FORCE, &server.url());
     asking.until_shown("[y/N]");
@@ -136,7 +136,7 @@ fn the_question_names_all_holders() {
     for owner in ["one", "two"] {
         asking.until_shown(owner);
     }
-    // One that ends by itself is not missed, and one that comes is spared.
+    // One lease ends by itself, and one is granted after the question: the latter is not released.
     let release = ["lock", "release", "k", "--owner", "one"];
     Forrst::new(&server, &release).run().check(0);
     acquire(&server, &["k", "--shared", "--owner", "three"]);
@@ -148,7 +148,7 @@ fn the_question_names_all_holders() {
 }
 
 #[test]
-fn several_leases_are_released_in_one_document() {
+fn with_yes_all_leases_are_released() {
     let server = Server::start();
     for owner in ["one", "two"] {
         acquire(&server, &["k", "--limit", "2", "--owner", owner]);
@@ -161,7 +161,7 @@ fn several_leases_are_released_in_one_document() {
 }
 
 #[test]
-fn holders_that_were_not_shown_stay_and_are_counted() {
+fn holders_that_were_not_shown_are_not_released_but_counted() {
     let server = Server::start();
     for number in 0..101 {
         let mut request = Lock::global("k").acquire(&format!("owner {number}"), HOUR);
@@ -178,7 +178,7 @@ fn holders_that_were_not_shown_stay_and_are_counted() {
 }
 
 #[test]
-fn errors_are_red_on_a_terminal_unless_colours_are_not_wanted() {
+fn errors_are_red_on_a_terminal_unless_no_color_is_set() {
     let server = held();
     let mut refused = AtTerminal::start(&["lock", "acquire", "k"], &server.url());
     assert_eq!(refused.wait(), Some(75));

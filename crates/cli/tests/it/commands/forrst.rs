@@ -1,4 +1,4 @@
-//! The binary as people use it.
+//! Runs the binary as a process, and collects what it prints.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use crate::commands::server::Server;
 pub(crate) struct Forrst(Command);
 
 impl Forrst {
-    /// Without a server to talk to.
+    /// Without the URL of a server.
     pub(crate) fn alone(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forrst"));
         without_settings(&mut command)
@@ -46,7 +46,7 @@ impl Forrst {
         self.start().wait()
     }
 
-    /// Runs it to its end, with something to read.
+    /// Runs it to its end, with this standard input.
     pub(crate) fn run_with_input(mut self, input: &str) -> Ended {
         self.0.stdin(Stdio::piped());
         let running = self.start();
@@ -55,13 +55,13 @@ impl Forrst {
         running.wait()
     }
 
-    /// Runs it to its end, and says what it prints as JSON.
+    /// Runs it to its end, and parses what it prints as JSON.
     #[track_caller]
     pub(crate) fn json(self) -> Value {
         self.run().check(0).json()
     }
 
-    /// Runs it to its end; what it prints goes there.
+    /// Runs it to its end, with this standard output.
     pub(crate) fn run_into(mut self, output: impl Into<Stdio>) -> Ended {
         self.0.stdout(output.into());
         self.spawn().wait()
@@ -87,7 +87,7 @@ impl Forrst {
     }
 }
 
-/// One that runs. It is killed when this is dropped.
+/// A running process. It is killed when this is dropped.
 pub(crate) struct Running {
     child: Mutex<Child>,
     output: Stream,
@@ -103,7 +103,7 @@ impl Running {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// What it has printed until now.
+    /// What it has printed so far.
     pub(crate) fn output(&self) -> String {
         self.output.text()
     }
@@ -112,7 +112,7 @@ impl Running {
         self.child.lock().unwrap().try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end, and for the last of what it says.
+    /// Waits for its end, and for all of its output.
     #[track_caller]
     pub(crate) fn wait(mut self) -> Ended {
         until("the process ends", || self.has_ended());
@@ -135,7 +135,7 @@ impl Drop for Running {
     }
 }
 
-/// One that has ended.
+/// A process that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -145,7 +145,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// That a signal ended it, as its parent sees it.
+    /// Checks that its parent sees it ended by this signal.
     #[track_caller]
     pub(crate) fn check_signal(self, signal: Signal) -> Self {
         assert_eq!(self.signal, Some(signal.as_raw()), "{self:#?}");
@@ -168,16 +168,16 @@ impl Ended {
         serde_json::from_str(&self.output).unwrap()
     }
 
-    /// All of these words are in what it says about errors.
+    /// Checks that all of these words are on standard error.
     #[track_caller]
-    pub(crate) fn complains(&self, words: &[&str]) {
+    pub(crate) fn check_errors(&self, words: &[&str]) {
         for word in words {
             assert!(self.errors.contains(word), "`{word}` is not in {self:#?}");
         }
     }
 }
 
-/// What a process says, collected by a thread that ends with it.
+/// What a process writes to a pipe, collected by a thread that ends with it.
 struct Stream {
     text: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
@@ -206,13 +206,13 @@ impl Stream {
 
     fn rest(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
-            until("all it said is read", || reader.is_finished());
+            until("all output is read", || reader.is_finished());
         }
         self.text()
     }
 }
 
-/// Settings of the machine that the tests run on are not to count.
+/// Removes settings of the environment that the tests run in.
 pub(crate) fn without_settings(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars() {
         let is_setting =

@@ -1,9 +1,9 @@
-//! What `--help` says, of every command.
+//! The `--help` of every command, and wrong usage.
 
 use crate::commands::forrst::Forrst;
 use crate::commands::shown;
 
-/// All commands that people see.
+/// All commands that are not hidden.
 pub(crate) const COMMANDS: [&[&str]; 20] = [
     &[],
     &["serve"],
@@ -27,9 +27,9 @@ pub(crate) const COMMANDS: [&[&str]; 20] = [
     &["help"],
 ];
 
-/// `serve` has snapshots of its own making, and `help` is clap's.
+/// The options of `serve` have tests of their own, and `help` is from clap.
 #[test]
-fn every_command_explains_itself() {
+fn the_help_of_every_command_is_as_in_its_snapshot() {
     for command in COMMANDS {
         if matches!(command, ["serve" | "help"]) {
             continue;
@@ -64,7 +64,7 @@ fn every_command_has_an_example_and_its_exit_codes() {
 }
 
 #[test]
-fn what_run_is_made_of_is_nobodys_business() {
+fn the_hidden_commands_of_run_are_not_in_the_help() {
     let help = Forrst::alone(&["--help"]).run().check(0).output;
     assert!(
         !help.contains("guard") && !help.contains("starter"),
@@ -72,7 +72,7 @@ fn what_run_is_made_of_is_nobodys_business() {
     );
 }
 
-/// Nor does an API key have a flag, which everybody on the machine could read.
+/// Every user of the machine could read it.
 #[test]
 fn no_flag_takes_a_key() {
     for command in COMMANDS {
@@ -82,7 +82,7 @@ fn no_flag_takes_a_key() {
 }
 
 #[test]
-fn wrong_usage_is_2() {
+fn wrong_usage_has_exit_code_2() {
     for arguments in [
         &["call"][..],
         &["lock"],
@@ -120,10 +120,10 @@ fn wrong_usage_is_2() {
     }
 }
 
-/// Colours are for terminals; here is none.
+/// The output of this test is not a terminal.
 #[test]
-fn no_colours_where_nobody_sees_them() {
+fn there_are_no_colours_without_a_terminal() {
     let ended = Forrst::alone(&["lock", "status", "k", "--url", "http://127.0.0.1:1"]).run();
-    ended.complains(&["error: "]);
+    ended.check_errors(&["error: "]);
     assert!(!ended.errors.contains('\x1b'), "{ended:#?}");
 }

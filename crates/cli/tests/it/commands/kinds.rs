@@ -1,4 +1,4 @@
-//! Shared, limited and several locks at once, from the command line.
+//! Shared locks, limited locks, and locks on several keys, from the command line.
 
 use forrst_testkit::until;
 use serde_json::Value;
@@ -38,7 +38,7 @@ fn several_keys_are_taken_and_released_together() {
 }
 
 #[test]
-fn what_was_acquired_is_printed_as_the_server_has_it() {
+fn the_json_of_an_acquisition_is_that_of_the_server() {
     let server = Server::start();
     for (kind, member, expected) in [
         (&["--shared"][..], "mode", Value::from("shared")),
@@ -70,7 +70,7 @@ fn the_release_command_names_the_lease() {
 }
 
 #[test]
-fn at_most_so_many_commands_run_at_once() {
+fn at_most_as_many_commands_as_the_limit_run_at_once() {
     let server = Server::start();
     let run = |then: &str| {
         let url = server.url();
@@ -147,7 +147,7 @@ fn the_queue_is_shown_and_an_attempt_can_be_withdrawn() {
     waiting
         .wait()
         .check(1)
-        .complains(&["LOCK_ALREADY_RELEASED"]);
+        .check_errors(&["LOCK_ALREADY_RELEASED"]);
     let expected = "lock:b is withdrawn: the server did not know of it\n";
     let withdraw = ["lock", "withdraw", "b", "--owner", "me", "--attempt", "2"];
     assert_eq!(forrst(&withdraw).check(0).output, expected);
@@ -181,7 +181,7 @@ fn commands_run_side_by_side_under_shared_locks() {
 }
 
 #[test]
-fn callers_are_listed_beside_kinds() {
+fn callers_and_kinds_are_listed() {
     let roles: &[&str] = &["--role", "call", "--role", "observe"];
     let keys = ["render", "report"].map(|name| make_key(name, roles));
     let blocks: String = keys.iter().map(|(_, block)| block.as_str()).collect();
@@ -202,7 +202,7 @@ fn callers_are_listed_beside_kinds() {
     assert!(head.trim_end().ends_with("CALLER"), "{listed}");
     assert!(row.contains("2 of 3"), "{listed}");
     assert!(row.trim_end().ends_with("render"), "{listed}");
-    // The lease of another caller is shown without its token.
+    // The lease of another caller is shown with a hash of its token.
     let shown = forrst(0, &["lock", "status", "k"]).output;
     for text in ["render", "report", "hmac:"] {
         assert!(shown.contains(text), "{shown}");

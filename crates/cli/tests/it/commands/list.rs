@@ -1,4 +1,4 @@
-//! `forrst lock list`.
+//! `forrst lock list`, once and with `--watch`.
 
 use forrst_testkit::until;
 use rustix::process::Signal;
@@ -15,7 +15,7 @@ fn acquire(server: &Server, key: &str) {
 }
 
 #[test]
-fn prefixes_and_limits() {
+fn a_list_can_be_limited_to_a_prefix_and_a_number() {
     let server = Server::start();
     for key in ["a:1", "a:2", "b:1"] {
         acquire(&server, key);
@@ -46,7 +46,7 @@ fn prefixes_and_limits() {
 }
 
 #[test]
-fn watching_shows_what_changes() {
+fn watch_shows_changes() {
     let server = Server::start();
     let watch = ["lock", "list", "--watch", "--interval", "50ms"];
     let watching = Forrst::new(&server, &watch).start();
@@ -64,14 +64,14 @@ fn watching_shows_what_changes() {
     });
     assert!(
         !watching.output().contains('\x1b'),
-        "nothing is drawn over where there is no terminal"
+        "nothing is redrawn without a terminal"
     );
     watching.signal(Signal::INT);
     assert_eq!(watching.wait().code, None, "ended by the signal");
 }
 
 #[test]
-fn on_a_terminal_it_is_drawn_over() {
+fn on_a_terminal_the_list_is_redrawn() {
     let server = Server::start();
     let watching = AtTerminal::start(
         &["lock", "list", "--watch", "--interval", "50ms"],
@@ -83,7 +83,7 @@ fn on_a_terminal_it_is_drawn_over() {
 }
 
 #[test]
-fn watching_outlasts_a_server_that_is_away() {
+fn watch_continues_after_a_restart_of_the_server() {
     let mut server = Server::durable();
     acquire(&server, "k");
     let watch = ["lock", "list", "--watch", "--interval", "50ms", "--json"];
@@ -92,7 +92,7 @@ fn watching_outlasts_a_server_that_is_away() {
     server.kill();
     let shown = watching.output().len();
     server.restart();
-    until("it goes on", || {
+    until("it shows the lock again", || {
         watching.output()[shown..].contains("lock:k")
     });
     let documents = watching.output();

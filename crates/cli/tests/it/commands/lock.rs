@@ -1,4 +1,4 @@
-//! `forrst lock`.
+//! `forrst lock`: acquire, status, extend, release and their errors.
 
 use std::fs::File;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::commands::server::Server;
 use crate::commands::shown;
 
 #[test]
-fn a_lock_from_its_taking_to_its_release() {
+fn a_lock_is_acquired_shown_extended_and_released() {
     let server = Server::start();
     let forrst = |arguments: &[&str]| Forrst::new(&server, arguments).run();
     let acquired = forrst(&["lock", "acquire", "export:orders", "--ttl", "1h"]).check(0);
@@ -26,7 +26,7 @@ fn a_lock_from_its_taking_to_its_release() {
         .output
         .lines()
         .find_map(|line| line.strip_prefix("  owner     "));
-    let owner = owner.expect("the owner is shown whole");
+    let owner = owner.expect("the owner is shown in full");
     let extend = [
         "lock",
         "extend",
@@ -52,15 +52,15 @@ fn a_lock_from_its_taking_to_its_release() {
     );
     forrst(&release)
         .check(1)
-        .complains(&["LOCK_ALREADY_RELEASED"]);
+        .check_errors(&["LOCK_ALREADY_RELEASED"]);
 }
 
 #[test]
-fn an_acquisition_that_was_never_answered_leaves_no_lock() {
+fn an_acquisition_without_an_answer_leaves_no_lock() {
     let server = Server::start();
     let link = Proxy::start(server.port());
     let status = ["lock", "status", "k", "--json"];
-    // As often as it is tried, and for ever.
+    // As many answers as there are tries, and all answers.
     for lost in [4, usize::MAX] {
         link.lose_answers(lost);
         let url = link.http_url();
@@ -119,7 +119,7 @@ fn json_is_what_the_functions_answer() {
 }
 
 #[test]
-fn what_is_told_to_be_copied_can_be_copied() {
+fn printed_commands_can_be_copied_into_a_shell() {
     let server = Server::start();
     let forrst = env!("CARGO_BIN_EXE_forrst");
     for (key, owner) in [("it's $HOME", "-me"), ("a b", "o'x")] {
@@ -152,12 +152,12 @@ fn what_is_told_to_be_copied_can_be_copied() {
 }
 
 #[test]
-fn what_cannot_be_told_is_an_error_and_nobody_is_locked_out() {
+fn a_result_that_cannot_be_printed_is_an_error_and_leaves_no_lock() {
     let server = Server::start();
     let acquire = ["lock", "acquire", "k", "--ttl", "1h", "--json"];
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let ended = Forrst::new(&server, &acquire).run_into(full()).check(1);
-    ended.complains(&["standard output"]);
+    ended.check_errors(&["standard output"]);
     let status = ["lock", "status", "k", "--json"];
     assert_eq!(Forrst::new(&server, &status).json()["locked"], false);
     for arguments in [
@@ -168,7 +168,7 @@ fn what_cannot_be_told_is_an_error_and_nobody_is_locked_out() {
     ] {
         Forrst::new(&server, arguments).run_into(full()).check(1);
     }
-    // Whoever has seen enough is no error.
+    // A reader that has closed the pipe is not an error.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     Forrst::new(&server, &["lock", "status", "k"])
@@ -177,7 +177,7 @@ fn what_cannot_be_told_is_an_error_and_nobody_is_locked_out() {
 }
 
 #[test]
-fn a_release_whose_answer_was_lost_is_done() {
+fn a_release_whose_answer_was_lost_succeeds() {
     let server = Server::start();
     let link = Proxy::start(server.port());
     let acquire = ["lock", "acquire", "k", "--ttl", "1h", "--owner", "me"];
@@ -189,7 +189,7 @@ fn a_release_whose_answer_was_lost_is_done() {
 }
 
 #[test]
-fn who_may_not_is_told_why() {
+fn refusals_are_explained() {
     let server = Server::start();
     let forrst = |arguments: &[&str]| Forrst::new(&server, arguments).run();
     forrst(&["lock", "acquire", "k", "--ttl", "1h", "--owner", "me"]).check(0);
@@ -200,17 +200,17 @@ fn who_may_not_is_told_why() {
     );
     forrst(&["lock", "acquire", "k", "--block", "50ms"])
         .check(75)
-        .complains(&["LOCK_TIMEOUT"]);
+        .check_errors(&["LOCK_TIMEOUT"]);
     let release = forrst(&["lock", "release", "k", "--owner", "you"]).check(1);
     shown::check("lock-mismatch", &release.errors);
     let missing = forrst(&["lock", "extend", "other", "--owner", "me", "--ttl", "1s"]).check(1);
     shown::check("lock-not-found", &missing.errors);
     let too_long = forrst(&["lock", "acquire", "k2", "--ttl", "100days"]).check(1);
-    too_long.complains(&["INVALID_ARGUMENTS", "/call/arguments/ttl"]);
+    too_long.check_errors(&["INVALID_ARGUMENTS", "/call/arguments/ttl"]);
 }
 
 #[test]
-fn status_has_an_exit_code_only_where_asked_for() {
+fn status_has_an_exit_code_only_with_its_flag() {
     let server = Server::start();
     let status = |arguments: &[&str]| {
         let arguments = [&["lock", "status", "k"], arguments].concat();

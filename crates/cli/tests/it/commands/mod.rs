@@ -1,4 +1,4 @@
-//! The commands of `forrst` besides `serve`: the real binary, against a real server.
+//! The commands other than `serve`: the real binary against a real server.
 
 mod bench;
 mod call;

@@ -1,4 +1,4 @@
-//! Completions and manual pages, which exist for every command.
+//! Completions and manual pages of every command.
 
 use crate::commands::forrst::Forrst;
 use crate::commands::help::COMMANDS;
@@ -14,12 +14,15 @@ fn every_shell_completes_every_command() {
             script.contains("--on-lost") || script.contains("on-lost"),
             "{shell}"
         );
-        assert!(!script.contains("starter"), "{shell} offers what is hidden");
+        assert!(
+            !script.contains("starter"),
+            "{shell} offers a hidden command"
+        );
     }
 }
 
 #[test]
-fn bash_can_read_its_script() {
+fn the_script_for_bash_is_valid() {
     let script = Forrst::alone(&["completions", "bash"])
         .run()
         .check(0)
@@ -36,7 +39,7 @@ fn bash_can_read_its_script() {
 }
 
 #[test]
-fn every_command_has_a_page() {
+fn every_command_has_a_manual_page() {
     for command in COMMANDS
         .iter()
         .filter(|command| !matches!(command, ["help"]))
@@ -59,7 +62,7 @@ fn every_command_has_a_page() {
 }
 
 #[test]
-fn all_pages_are_written_into_a_folder() {
+fn all_manual_pages_are_written_into_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("man1");
     Forrst::alone(&["man", "--out", out.to_str().unwrap()])
@@ -74,5 +77,5 @@ fn all_pages_are_written_into_a_folder() {
         assert!(page.contains(".SH NAME"), "{name}\n{page}");
     }
     let count = std::fs::read_dir(&out).unwrap().count();
-    assert_eq!(count, COMMANDS.len() - 1, "the guard has none");
+    assert_eq!(count, COMMANDS.len() - 1, "hidden commands have none");
 }

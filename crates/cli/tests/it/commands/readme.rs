@@ -1,4 +1,4 @@
-//! What the README says about the shell is true: its commands are run as they stand there.
+//! Runs the shell commands of the README, and compares their output with what it shows.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use crate::commands::server::Server;
 
 const SECTION: &str = "## From the shell";
 
-/// A command, and what it is said to print: the comments that follow it, in which `…` stands for anything.
+/// A command, and its output according to the README: the comments that follow it, in which `…` matches anything.
 #[derive(Debug, PartialEq)]
 struct Step {
     command: String,
@@ -18,7 +18,7 @@ struct Step {
 }
 
 #[test]
-fn the_commands_of_the_readme_do_what_it_says() {
+fn the_commands_of_the_readme_print_what_it_shows() {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
     let readme = fs::read_to_string(readme).unwrap();
     let steps = steps(&readme);
@@ -32,7 +32,7 @@ fn the_commands_of_the_readme_do_what_it_says() {
     run(&steps, &server, folder.path());
 }
 
-/// All in one shell, so that a variable of one command is there for the next.
+/// Runs all of them in one shell, so that a command can use a variable of an earlier one.
 fn run(steps: &[Step], server: &Server, folder: &Path) {
     const END: &str = "--- end of the command ---";
     let script: String = steps
@@ -72,12 +72,12 @@ fn check(step: &Step, printed: &str) {
     for (line, expected) in lines.iter().zip(&step.prints) {
         assert!(
             matches(line, expected),
-            "{expected:?} is said to be printed, not {line:?}"
+            "the README has {expected:?}, not {line:?}"
         );
     }
 }
 
-/// Also where the README has other blanks between columns.
+/// Blanks between columns may differ.
 fn matches(line: &str, expected: &str) -> bool {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (line, expected) = (words(line), words(expected));
@@ -108,7 +108,7 @@ fn steps(readme: &str) -> Vec<Step> {
 
 fn steps_of(block: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
-    // A comment after an empty line, or before any command, is no output.
+    // A comment after an empty line, or before any command, is not output.
     let mut is_output = false;
     let mut is_unfinished = false;
     for line in block.lines() {
@@ -139,7 +139,7 @@ fn steps_of(block: &str) -> Vec<Step> {
 }
 
 #[test]
-fn blocks_are_read_as_people_read_them() {
+fn shell_blocks_are_parsed() {
     let readme = "# x\n## From the shell\n\n```console\n$ no\n```\n```sh\n# what it is\na \\\n  b\n# out …\n\n# more\nc\n```\n## Next\n```sh\nno\n```\n";
     let step = |command: &str, prints: &[&str]| Step {
         command: command.to_owned(),

@@ -1,4 +1,4 @@
-//! `forrst run`.
+//! `forrst run`: commands that end, lose their lock, get signals, or use a terminal.
 
 mod ending;
 mod job;

@@ -1,4 +1,4 @@
-//! A server for the commands to talk to, which can be killed and started again where it was.
+//! A server for the commands, which can be killed and started again at the same address.
 
 use std::ops::{Deref, DerefMut};
 
@@ -12,12 +12,12 @@ impl Server {
         Self(serve("memory:").node())
     }
 
-    /// With locks that survive it.
+    /// With locks that survive a restart.
     pub(crate) fn durable() -> Self {
         Self(serve("embedded:locks").node())
     }
 
-    /// For those who have one of these keys.
+    /// With these API keys.
     pub(crate) fn with_keys(keys: &str) -> Self {
         let serve = serve("memory:")
             .argument("--auth-file")

@@ -1,4 +1,4 @@
-//! Snapshots of what is shown, without what differs from run to run.
+//! Snapshots of output, without what differs from run to run.
 
 /// Compares with a snapshot, in which owners, times and addresses are replaced.
 #[track_caller]
@@ -16,12 +16,12 @@ pub(crate) fn check(name: &str, text: &str) {
         (r"node-[0-9a-f]{8}", "<node>"),
         (r"127\.0\.0\.1:\d{5}", "<address>"),
         (r"\b\d{15}\b", "<fence>"),
-        // A busy machine takes some seconds of them.
+        // On a busy machine some seconds have passed.
         (r"(in|expires in) (1h|59m( \d+s)?)( |$)", "in <1h>$4"),
         (r"(in|expires in) (10m|9m( \d+s)?)( |$)", "in <10m>$4"),
         (r"(in|expires in) \d+s\b", "in <span>"),
         (r"\d+(s|ms) ago", "<span> ago"),
-        // Columns are as wide as what was replaced.
+        // The widths of columns depend on what was replaced.
         (
             r" {2,}(ACQUIRED|EXPIRES|FENCE|CALLER|SINCE|UNTIL|WAITERS)",
             "  $1",

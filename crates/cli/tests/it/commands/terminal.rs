@@ -1,4 +1,4 @@
-//! A terminal for what wants one.
+//! A pseudoterminal for commands that need one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use forrst_testkit::until;
 use rustix::process::Pid;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-/// A process that has a terminal of its own, with us at the keyboard. It is killed when this is dropped.
+/// A process with a terminal of its own, at which the test types. It is killed when this is dropped.
 pub(crate) struct AtTerminal {
     process: Child,
     keyboard: File,
@@ -80,7 +80,7 @@ impl AtTerminal {
         });
     }
 
-    /// Of the command itself: `setsid` has become it.
+    /// The pid of the command itself: `setsid` has become the command.
     pub(crate) fn pid(&self) -> i32 {
         Pid::from_child(&self.process).as_raw_nonzero().get()
     }

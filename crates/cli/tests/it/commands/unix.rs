@@ -1,4 +1,4 @@
-//! Commands that reach the server through its unix socket.
+//! Commands with the URL of a unix socket.
 
 use forrst_testkit::Serve;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::commands::forrst::Forrst;
 
 #[test]
-fn commands_reach_a_server_through_its_unix_socket() {
+fn commands_use_a_unix_socket() {
     let arguments = ["--store", "memory:", "--unix", "socket"];
     let serve = Serve::new(env!("CARGO_BIN_EXE_forrst"), &arguments);
     let _running = serve.start();
@@ -25,12 +25,12 @@ fn commands_reach_a_server_through_its_unix_socket() {
 }
 
 #[test]
-fn a_unix_socket_that_cannot_be_used_is_named() {
+fn an_error_names_the_unix_socket_that_cannot_be_used() {
     let status = |url| Forrst::alone(&["lock", "status", "k", "--url", url]).run();
     let relative = status("unix:forrst.sock").check(2);
-    relative.complains(&["unix:forrst.sock", "absolute path"]);
+    relative.check_errors(&["unix:forrst.sock", "absolute path"]);
     assert!(!relative.errors.contains("http://"), "{relative:#?}");
     status("unix:/no/such.sock")
         .check(69)
-        .complains(&["/no/such.sock", "No such file"]);
+        .check_errors(&["/no/such.sock", "No such file"]);
 }

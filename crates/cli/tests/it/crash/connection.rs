@@ -1,4 +1,4 @@
-//! One connection of a caller: HTTP/1.1, one request after the other.
+//! One HTTP/1.1 connection of a caller, with one request after another.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ impl Connection {
         Ok(Self(BufStream::new(stream)))
     }
 
-    /// Sends a request to `/forrst`. Without a whole answer there is an error.
+    /// Sends a request to `/forrst`. An incomplete answer is an error.
     pub(crate) async fn call(&mut self, request: &Value) -> io::Result<Answer> {
         let body = request.to_string();
         let head = format!(
@@ -33,9 +33,9 @@ impl Connection {
         self.exchange(&[head]).await
     }
 
-    /// Waits until the other side is gone.
+    /// Waits until the server has closed the connection.
     pub(crate) async fn wait_for_end(&mut self) {
-        // Nobody was asked anything, so there is nothing to read.
+        // No request was sent, so there is nothing to read.
         let _ = self.0.read_u8().await;
     }
 

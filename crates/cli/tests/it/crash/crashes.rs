@@ -1,4 +1,4 @@
-//! Killed under load, again and again: what was acknowledged is there, and what was not is either done or not.
+//! The server is killed under load, again and again: acknowledged changes survive, and others are made completely or not at all.
 
 use std::env;
 use std::fmt::Debug;
@@ -13,8 +13,8 @@ use crate::crash::connection::Connection;
 use crate::crash::history::History;
 use crate::crash::lease::Span;
 use crate::crash::load::{Caller, Moment, Round};
-use crate::crash::operation::{Ask, Operation, Outcome};
-use crate::crash::server::{Place, Server};
+use crate::crash::operation::{Action, Operation, Outcome};
+use crate::crash::server::{Server, StoreFolder};
 use forrst_testkit::{Lock, list};
 
 const CALLERS: usize = 32;
@@ -22,13 +22,13 @@ const LOCKS: usize = 40;
 const NEVER: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_server_has_kept_all_that_it_had_acknowledged() {
+async fn a_killed_server_has_kept_what_it_acknowledged() {
     let crashes = from_environment("FORRST_CRASHES").unwrap_or(30);
     Run::new("full").crash(crashes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn also_when_commits_do_not_wait_for_the_disk() {
+async fn a_killed_server_has_kept_what_it_acknowledged_with_durability_process() {
     let crashes =
         from_environment("FORRST_CRASHES").map_or(10, |crashes: usize| crashes.div_ceil(3));
     Run::new("process").crash(crashes).await;
@@ -42,10 +42,10 @@ fn from_environment<T: FromStr<Err: Debug>>(name: &str) -> Option<T> {
 struct Run {
     seed: u64,
     random: Rng,
-    place: Place,
+    folder: StoreFolder,
     history: History,
     callers: Vec<Caller>,
-    /// Leases that were there after a crash, as they should.
+    /// How many leases were checked after a crash.
     checked: usize,
     waited_for: usize,
     repeated: usize,
@@ -65,7 +65,7 @@ impl Run {
         Self {
             seed,
             random,
-            place: Place::new(durability),
+            folder: StoreFolder::new(durability),
             history: History::new(locks.collect()),
             callers,
             checked: 0,
@@ -98,22 +98,22 @@ impl Run {
         assert!(self.checked > 0 && self.history.acknowledged > 0);
     }
 
-    /// A server that serves, sometimes after another that was killed before it could.
+    /// Starts a server, sometimes after others that were killed while they started.
     async fn start(&mut self) -> Server {
         while self.random.u8(..100) < 30 {
             self.history.starts += 1;
-            let mut process = self.place.command().spawn().unwrap();
+            let mut process = self.folder.command().spawn().unwrap();
             sleep(Duration::from_millis(self.random.u64(..80))).await;
             process.kill().await.unwrap();
         }
         self.history.starts += 1;
-        self.place.start().await
+        self.folder.start().await
     }
 
     async fn load_and_kill(&mut self, server: Server) {
         let at = Instant::now() + Duration::from_millis(self.random.u64(20..400));
         let at_an_answer = self.random.bool();
-        // Somebody gets an answer soon after that time, or it is killed without.
+        // It is killed at the next such answer after that time, or at that time.
         let patience = Duration::from_millis(if at_an_answer { 200 } else { 0 });
         let round = Arc::new(Round {
             start: self.history.starts,
@@ -139,10 +139,10 @@ impl Run {
         for task in tasks {
             let (caller, done) = task.await.unwrap();
             self.callers.push(caller);
-            // One that could not even connect has done nothing.
+            // A caller that could not connect has done nothing.
             let Ok(done) = done else { continue };
             let lives = "a connection broke while the server lived";
-            assert!(done.broke >= killed, "{lives}:\n{}", self.place.log());
+            assert!(done.broke >= killed, "{lives}:\n{}", self.folder.log());
             operations.extend(done.operations);
         }
         for operation in &mut operations {
@@ -154,7 +154,7 @@ impl Run {
         self.expect(added);
     }
 
-    /// What is there after a crash is what was acknowledged.
+    /// Checks after a crash that the locks are as the history allows.
     async fn check(&mut self, server: &Server) {
         let mut connection = server.connect().await;
         let listed = connection.call(&list()).await.unwrap();
@@ -162,11 +162,11 @@ impl Run {
         for name in listed.listed() {
             assert!(
                 names.iter().any(|known| known == name),
-                "who locked {name}?"
+                "{name} was never requested"
             );
         }
         for lock in 0..LOCKS {
-            let is_free = self.look(&mut connection, lock).await;
+            let is_free = self.check_status(&mut connection, lock).await;
             if is_free {
                 self.repeat_the_release(&mut connection, lock).await;
             } else {
@@ -174,11 +174,11 @@ impl Run {
             }
         }
         self.wait_for_the_next_to_end(&mut connection).await;
-        self.history.go_on();
+        self.history.set_baseline();
     }
 
-    /// Whether a lock is free, which is held against all that is known about it.
-    async fn look(&mut self, connection: &mut Connection, lock: usize) -> bool {
+    /// Checks the status of a lock against its history. Whether it is free.
+    async fn check_status(&mut self, connection: &mut Connection, lock: usize) -> bool {
         let from = Instant::now();
         let request = self.history.locks[lock].status();
         let answer = connection.call(&request).await.unwrap();
@@ -196,7 +196,7 @@ impl Run {
             start: self.history.starts,
             lock,
             owner: "the test".to_owned(),
-            ask: Ask::Status,
+            action: Action::Status,
             span: Span { from, to },
             outcome,
         });
@@ -206,7 +206,7 @@ impl Run {
         is_free
     }
 
-    /// A release that was acknowledged is not done twice. That it was one, the server has forgotten with the crash.
+    /// Repeats a release that was acknowledged. It does not succeed again; that it was a release is lost with the crash.
     async fn repeat_the_release(&mut self, connection: &mut Connection, lock: usize) {
         let Some((release, fence)) = self.history.last_release(lock) else {
             return;
@@ -218,7 +218,7 @@ impl Run {
         self.repeated += 1;
     }
 
-    /// A few leases that end soon are there until then, and not longer.
+    /// Checks that a few leases that expire soon are held until then, and no longer.
     async fn wait_for_the_next_to_end(&mut self, connection: &mut Connection) {
         let soon = Instant::now() + Duration::from_millis(300);
         let is_next = |history: &History, lock: &usize| {
@@ -227,7 +227,7 @@ impl Run {
         };
         let next = (0..LOCKS).filter(|lock| is_next(&self.history, lock));
         for lock in next.take(3).collect::<Vec<_>>() {
-            while !self.look(connection, lock).await {
+            while !self.check_status(connection, lock).await {
                 sleep(Duration::from_millis(10)).await;
             }
             self.waited_for += 1;
@@ -239,7 +239,7 @@ impl Run {
             panic!(
                 "FORRST_SEED={}\n{what}\nThe log:\n{}",
                 self.seed,
-                self.place.log()
+                self.folder.log()
             )
         })
     }

@@ -1,6 +1,6 @@
-//! No room for the journal: nothing is done by halves, what is held stays so, and it goes on when there is room again.
+//! There is no room for the journal: nothing is half done, held locks stay held, and the server recovers when there is room again.
 //!
-//! A limit on the size of files is a full disk that needs no special rights, and can be taken away while the server runs.
+//! A full disk is simulated by a limit on the size of files, which needs no special rights and can be lifted while the server runs.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::process::Command;
 use tokio::time::sleep;
 
 use crate::crash::connection::Connection;
-use crate::crash::server::{Place, Server};
+use crate::crash::server::{Server, StoreFolder};
 use forrst_testkit::{Answer, Lock, Shown, list};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -18,9 +18,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 const LITTLE_ROOM: u64 = 192 * 1024;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_room_nothing_is_done_and_nothing_is_lost() {
-    let place = Place::new("full");
-    let mut full = FullStore::fill(&place).await;
+async fn without_room_nothing_changes_and_nothing_is_lost() {
+    let folder = StoreFolder::new("full");
+    let mut full = FullStore::fill(&folder).await;
     full.still_answers().await;
     full.refuses_to_write().await;
     full.still_answers().await;
@@ -31,8 +31,8 @@ async fn without_room_nothing_is_done_and_nothing_is_lost() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_keep_their_positions_when_there_is_no_room() {
-    let place = Place::new("full");
-    let server = start(&place).await;
+    let folder = StoreFolder::new("full");
+    let server = start(&folder).await;
     let lock = Lock::global("wanted");
     let mut connection = server.connect().await;
     let held = acquire(&mut connection, &lock).await.unwrap();
@@ -57,9 +57,9 @@ async fn waiters_keep_their_positions_when_there_is_no_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_runs_out_without_room_is_over_and_the_others_are_shown() {
-    let place = Place::new("full");
-    let server = start(&place).await;
+async fn without_room_leases_expire_and_the_others_are_shown() {
+    let folder = StoreFolder::new("full");
+    let server = start(&folder).await;
     let mut connection = server.connect().await;
     let (long, short) = (Lock::global("long"), Lock::global("short"));
     let held = acquire(&mut connection, &long).await.unwrap();
@@ -68,7 +68,7 @@ async fn a_lease_that_runs_out_without_room_is_over_and_the_others_are_shown() {
 
     limit(&server, Some(0));
     refused(&connection.get("/ready").await.unwrap());
-    // Past the expiry, and past the server's next look for what has expired.
+    // Until after the expiry, and after the server has next collected expired leases.
     sleep(Duration::from_millis(3_200)).await;
     for (lock, holder) in [(&long, Some(&held)), (&short, None)] {
         let status = connection.call(&lock.status()).await.unwrap();
@@ -80,21 +80,21 @@ async fn a_lease_that_runs_out_without_room_is_over_and_the_others_are_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_without_room_it_has_all_that_was_acknowledged() {
-    let place = Place::new("full");
-    let mut full = FullStore::fill(&place).await;
+async fn a_server_that_is_killed_without_room_has_kept_what_it_acknowledged() {
+    let folder = StoreFolder::new("full");
+    let mut full = FullStore::fill(&folder).await;
     full.refuses_to_write().await;
     full.server.kill().await;
 
-    full.server = start(&place).await;
+    full.server = start(&folder).await;
     full.connection = full.server.connect().await;
     full.works_again().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_only_looks_is_answered_beside_those_who_cannot_write() {
-    let place = Place::new("full");
-    let server = start(&place).await;
+async fn read_only_calls_are_answered_while_writes_fail() {
+    let folder = StoreFolder::new("full");
+    let server = start(&folder).await;
     let mut connection = server.connect().await;
     let lock = Lock::global("held");
     let held = acquire(&mut connection, &lock).await.unwrap();
@@ -121,11 +121,11 @@ async fn who_only_looks_is_answered_beside_those_who_cannot_write() {
     }
 }
 
-/// Its log is often on the same disk.
+/// The log is often on the same disk.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_room_for_its_log_it_goes_on() {
-    let place = Place::new("full");
-    let mut server = start(&place).await;
+async fn a_server_without_room_for_its_log_keeps_running() {
+    let folder = StoreFolder::new("full");
+    let mut server = start(&folder).await;
     server.break_log().await;
     limit(&server, Some(0));
     let mut connection = server.connect().await;
@@ -138,49 +138,49 @@ async fn without_room_for_its_log_it_goes_on() {
     acquire(&mut connection, &Lock::global("k")).await.unwrap();
 }
 
-/// Who reads that the store is damaged and may be removed could believe it.
+/// The error must not say that the store is damaged, because operators may remove a damaged store.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_without_room_says_so() {
-    let place = Place::new("full");
-    let server = place.start().await;
+async fn a_start_without_room_does_not_report_damage() {
+    let folder = StoreFolder::new("full");
+    let server = folder.start().await;
     let lock = Lock::global("k");
     let held = acquire(&mut server.connect().await, &lock).await.unwrap();
     server.stop().await;
 
-    // In units of 512 bytes: the database is smaller, what is needed to open it is larger.
+    // In units of 512 bytes: more than the database has, and less than opening it needs.
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' XFSZ; ulimit -f 40; exec \"$0\" \"$@\""]);
     shell.arg(env!("CARGO_BIN_EXE_forrst"));
-    let refused = place.command_of(shell).output().await.unwrap();
+    let refused = folder.command_of(shell).output().await.unwrap();
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{said}");
     assert!(!said.contains("damaged"), "{said}");
 
-    let server = place.start().await;
+    let server = folder.start().await;
     let status = server.connect().await.call(&lock.status()).await.unwrap();
     assert_eq!(status.holder(), Some(held));
 }
 
-/// A server whose store takes nothing more.
+/// A server whose store is full.
 struct FullStore {
     server: Server,
     connection: Connection,
     held: Vec<(Lock, Shown)>,
-    /// For these there was no room.
+    /// The locks for which there was no room.
     not_held: Vec<Lock>,
 }
 
 impl FullStore {
-    /// Takes locks until there is no room for five in a row. Before that the store may find some more.
-    async fn fill(place: &Place) -> Self {
-        let server = start(place).await;
+    /// Acquires locks until five in a row fail: before that, the store may still find some room.
+    async fn fill(folder: &StoreFolder) -> Self {
+        let server = start(folder).await;
         let mut connection = server.connect().await;
         limit(&server, Some(LITTLE_ROOM));
         let (mut held, mut not_held) = (Vec::new(), Vec::new());
         let mut in_a_row = 0;
         while in_a_row < 5 {
             let number = held.len() + not_held.len();
-            assert!(number < 10_000, "there is no end of room");
+            assert!(number < 10_000, "the store is never full");
             let lock = Lock::global(format!("{number:0500}"));
             match acquire(&mut connection, &lock).await {
                 Ok(lease) => {
@@ -194,7 +194,7 @@ impl FullStore {
                 }
             }
         }
-        assert!(held.len() > 10, "there should be room for some locks");
+        assert!(held.len() > 10, "there is room for too few locks");
         Self {
             server,
             connection,
@@ -207,7 +207,7 @@ impl FullStore {
         self.connection.call(request).await.unwrap()
     }
 
-    /// Whatever would change something fails, again and again, and the server lives.
+    /// Checks that every change fails, again and again, and that the server keeps running.
     async fn refuses_to_write(&mut self) {
         limit(&self.server, Some(0));
         for round in 0..10 {
@@ -232,7 +232,7 @@ impl FullStore {
         }
     }
 
-    /// What is held is shown as it was granted, and nothing else is held.
+    /// Checks that held locks are shown as they were granted, and no others.
     async fn still_answers(&mut self) {
         for (lock, lease) in self.held.clone() {
             let status = self.call(&lock.status()).await;
@@ -246,7 +246,7 @@ impl FullStore {
         assert_eq!(listed.listed().len(), self.held.len());
     }
 
-    /// What the store says of its health counts for a second.
+    /// Waits for a status of `/ready`, which is cached for a second.
     async fn until_ready(&mut self, status: u16) {
         for _ in 0..500 {
             let ready = self.connection.get("/ready").await.unwrap();
@@ -258,7 +258,7 @@ impl FullStore {
         panic!("/ready never says {status}");
     }
 
-    /// With room, everything can be taken and given back, and fences have gone on.
+    /// Checks that with room all locks can be acquired and released, and that fences still grow.
     async fn works_again(&mut self) {
         self.until_ready(200).await;
         self.still_answers().await;
@@ -277,15 +277,15 @@ impl FullStore {
     }
 }
 
-async fn start(place: &Place) -> Server {
-    // The signal that comes with too large a file would end the server, which a full disk does not.
+async fn start(folder: &StoreFolder) -> Server {
+    // SIGXFSZ, which comes with a file that is too large, would end the server; a full disk does not.
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
     shell.arg(env!("CARGO_BIN_EXE_forrst"));
-    place.wait_for(place.command_of(shell)).await
+    folder.wait_for(folder.command_of(shell)).await
 }
 
-/// How large a file of the server may be.
+/// Limits the size of the files of the server.
 fn limit(server: &Server, size: Option<u64>) {
     let limits = Rlimit {
         current: size,

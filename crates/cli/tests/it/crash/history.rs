@@ -1,11 +1,11 @@
-//! All that callers have asked and heard, and whether one store that keeps its word can have said it.
+//! The requests and answers of all callers, and a check that a correct store can have given these answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use crate::crash::lease::Lease;
-use crate::crash::operation::{Ask, Operation, Outcome};
+use crate::crash::operation::{Action, Operation, Outcome};
 use forrst_testkit::{Lock, Shown};
 
 pub(crate) struct History {
@@ -15,14 +15,14 @@ pub(crate) struct History {
     operations: Vec<Vec<Operation>>,
     /// How often a server was started.
     pub(crate) starts: usize,
-    /// Which of these starts was used last: all that is unanswered from before it is long decided.
+    /// The last of these starts under load. Unanswered requests from before it have been decided since.
     loaded: usize,
     /// The fences of each lock.
     fences: Vec<BTreeSet<u64>>,
     /// The highest fence of each lock that was known when the server was started last.
     highest_before: Vec<u64>,
     pub(crate) acknowledged: usize,
-    /// Leases whose grant nobody was told, and which were there after the crash.
+    /// Leases that were found after a crash, and whose grant was not answered.
     pub(crate) adopted: usize,
 }
 
@@ -43,7 +43,7 @@ impl History {
         }
     }
 
-    /// Adds what callers have done.
+    /// Adds operations of callers.
     pub(crate) fn add(&mut self, operations: Vec<Operation>) -> Checked {
         self.loaded = self.starts;
         for operation in operations {
@@ -66,7 +66,7 @@ impl History {
         Ok(())
     }
 
-    /// Fences grow for each lock. That the same one is only shown for the same lease is checked with the leases.
+    /// Checks that the fences of a lock grow. Whether one fence is shown for two leases is checked with the leases.
     fn note_fence(&mut self, lock: usize, fence: u64) -> Checked {
         let is_new = self.fences[lock].insert(fence);
         let before = self.highest_before[lock];
@@ -78,15 +78,15 @@ impl History {
         Ok(())
     }
 
-    /// All that is left of the crash has been seen: from now on fences are above all that are known.
-    pub(crate) fn go_on(&mut self) {
+    /// To be called when all locks were checked after a crash: from now on, fences are above all that are known.
+    pub(crate) fn set_baseline(&mut self) {
         let highest = |fences: &BTreeSet<u64>| fences.last().copied().unwrap_or_default();
         self.highest_before = self.fences.iter().map(highest).collect();
     }
 
-    /// Adds what a status has shown, after a crash.
+    /// Adds a status from after a crash.
     ///
-    /// Returns the request whose answer got lost in the crash and that has brought the lease, if that is how it was.
+    /// If it shows a lease whose grant was not answered, returns the request that must have brought it.
     pub(crate) fn observe(&mut self, status: Operation) -> Checked<Option<Operation>> {
         let lock = status.lock;
         let mut adopted = None;
@@ -100,7 +100,7 @@ impl History {
         Ok(adopted)
     }
 
-    /// A lease that nobody was told about: somebody must have asked for it just before the last crash.
+    /// A lease whose grant was not answered: a request just before the last crash must have brought it.
     fn adopt(&mut self, lock: usize, shown: Shown, acquired_at: u64) -> Checked<Operation> {
         let lasts = Duration::from_millis(shown.expires_at - acquired_at);
         let loaded = self.loaded;
@@ -111,11 +111,11 @@ impl History {
                 && operation.ttl() == Some(lasts)
         });
         let Some(asked) = asked else {
-            let what = format!("nobody asked for {shown:?}, for {lasts:?}");
+            let what = format!("no request asked for {shown:?}, for {lasts:?}");
             return Err(self.wrong(lock, &what));
         };
-        if let Ask::Call { ttl } = asked.ask {
-            asked.ask = Ask::Hold { ttl };
+        if let Action::Call { ttl } = asked.action {
+            asked.action = Action::Hold { ttl };
         }
         let fence = shown.fence;
         asked.outcome = Outcome::Granted(shown);
@@ -125,7 +125,7 @@ impl History {
         Ok(asked)
     }
 
-    /// Whether all that is known about a lock can be true at once.
+    /// Checks that all that is known about a lock can be true at once.
     fn check(&self, lock: usize) -> Checked {
         let leases = self.leases(lock);
         let leases = leases.map_err(|what| self.wrong(lock, &what))?;
@@ -135,7 +135,7 @@ impl History {
             let granted = lease.granted;
             let what = match (lease.found_gone, earlier) {
                 (Some(by), _) if by + slack < ends.from => "was lost before its end",
-                _ if lease.seen > ends.to + slack => "was there after its end",
+                _ if lease.seen > ends.to + slack => "was held after its end",
                 (_, Some((_, sent))) if granted.to < sent => {
                     "was granted before one with a lower fence was asked for"
                 }
@@ -164,16 +164,16 @@ impl History {
         for operation in &self.operations[lock] {
             leases
                 .iter_mut()
-                .for_each(|lease| end_or_not(lease, operation));
+                .for_each(|lease| apply_end(lease, operation));
         }
         Ok(leases)
     }
 
-    /// Grants, extends, and looks at what is there.
+    /// Applies one operation to the leases: grants, extensions, and observations.
     fn apply(&self, operation: &Operation, leases: &mut BTreeMap<u64, Lease>) -> Checked {
         let Operation { span, start, .. } = *operation;
-        let known = "only leases that were granted are released or extended";
-        match (&operation.ask, &operation.outcome) {
+        let known = "only granted leases are released or extended";
+        match (&operation.action, &operation.outcome) {
             (_, Outcome::Granted(shown)) => {
                 if let Some(lease) = leases.get_mut(&shown.fence) {
                     let slack = self.slack(lease);
@@ -183,11 +183,13 @@ impl History {
                 if shown.owner != operation.owner {
                     return Err(format!("{} was given {shown:?}", operation.owner));
                 }
-                let ttl = operation.ttl().expect("only those who ask get it");
+                let ttl = operation
+                    .ttl()
+                    .expect("only requests with a ttl are granted");
                 let lease = Lease::granted(shown.clone(), start, ttl, span);
                 leases.insert(shown.fence, lease);
             }
-            (Ask::Extend { fence, ttl }, outcome) => {
+            (Action::Extend { fence, ttl }, outcome) => {
                 let lease = leases.get_mut(fence).expect(known);
                 let slack = self.slack(lease);
                 match outcome {
@@ -199,7 +201,7 @@ impl History {
                     _ => {}
                 }
             }
-            (Ask::Release { fence }, Outcome::Released) => {
+            (Action::Release { fence }, Outcome::Released) => {
                 leases.get_mut(fence).expect(known).see(span.from);
             }
             (_, Outcome::Held { shown, acquired_at }) => {
@@ -213,13 +215,13 @@ impl History {
         Ok(())
     }
 
-    /// The store counts whole milliseconds, and rounds them again at each start.
+    /// The imprecision of times: the store counts whole milliseconds, and rounds them again at each start.
     pub(crate) fn slack(&self, lease: &Lease) -> Duration {
         let starts = u32::try_from(self.starts - lease.start).unwrap();
         Duration::from_millis(2) * (1 + starts)
     }
 
-    /// The release of the last lease of a lock, if nothing can have happened since that nobody was told.
+    /// The release of the last lease of a lock, if no unanswered request can have been carried out since.
     pub(crate) fn last_release(&self, lock: usize) -> Option<(&Operation, u64)> {
         let last = self.leases(lock).ok()?.pop()?;
         let fence = last.shown.fence;
@@ -227,12 +229,12 @@ impl History {
         let is_known =
             |operation: &Operation| !operation.is_unanswered() || operation.start < last.start;
         let release = operations.iter().find(|operation| {
-            operation.ask == Ask::Release { fence } && operation.outcome == Outcome::Released
+            operation.action == Action::Release { fence } && operation.outcome == Outcome::Released
         })?;
         operations.iter().all(is_known).then_some((release, fence))
     }
 
-    /// Says what is wrong, with all that is known about the lock.
+    /// The message about a violation, with all operations on the lock.
     fn wrong(&self, lock: usize, what: &str) -> String {
         let name = self.locks[lock].full_key();
         let mut text = format!("{name}: {what}\n");
@@ -243,45 +245,45 @@ impl History {
             let _ = writeln!(
                 text,
                 "  start {start} caller {caller:2} {from:9.4}-{to:9.4} {:12} {:?} -> {:?}",
-                operation.owner, operation.ask, operation.outcome
+                operation.owner, operation.action, operation.outcome
             );
         }
         text
     }
 }
 
-/// Whether an operation has ended a lease, may have, or found that it was gone.
-fn end_or_not(lease: &mut Lease, operation: &Operation) {
+/// Applies to a lease that an operation has ended it, may have ended it, or found it ended.
+fn apply_end(lease: &mut Lease, operation: &Operation) {
     let span = operation.span;
     let is_before = lease.granted.to <= span.from;
-    match (&operation.ask, &operation.outcome) {
-        // The lock was given back before the answer.
-        (Ask::Call { .. }, Outcome::Granted(shown)) if shown.fence == lease.shown.fence => {
+    match (&operation.action, &operation.outcome) {
+        // The lock was released before the answer.
+        (Action::Call { .. }, Outcome::Granted(shown)) if shown.fence == lease.shown.fence => {
             lease.may_be_closed(span);
             lease.is_closed_by(span.to);
         }
-        (Ask::Release { fence } | Ask::Extend { fence, .. }, Outcome::Gone { .. })
+        (Action::Release { fence } | Action::Extend { fence, .. }, Outcome::Gone { .. })
             if *fence == lease.shown.fence =>
         {
             lease.is_found_gone(span.to);
         }
-        // Who repeats the attempt that holds the lock gets it again.
+        // An attempt that holds the lock gets it again when it is repeated; so a refusal means that the lease has ended.
         (
-            Ask::Acquire {
+            Action::Acquire {
                 attempt: Some(_), ..
             },
             Outcome::Refused,
         ) if is_before && operation.owner == lease.shown.owner => {
             lease.is_found_gone(span.to);
         }
-        (Ask::Release { fence }, Outcome::Released) if *fence == lease.shown.fence => {
+        (Action::Release { fence }, Outcome::Released) if *fence == lease.shown.fence => {
             lease.may_be_closed(span);
             lease.is_closed_by(span.to);
         }
-        (Ask::Release { fence }, Outcome::Unanswered) if *fence == lease.shown.fence => {
+        (Action::Release { fence }, Outcome::Unanswered) if *fence == lease.shown.fence => {
             lease.may_be_closed(span);
         }
-        (Ask::ForceRelease, Outcome::Released | Outcome::Unanswered)
+        (Action::ForceRelease, Outcome::Released | Outcome::Unanswered)
             if lease.granted.from <= span.to =>
         {
             lease.may_be_closed(span);
@@ -289,7 +291,7 @@ fn end_or_not(lease: &mut Lease, operation: &Operation) {
                 lease.is_closed_by(span.to);
             }
         }
-        (Ask::ForceRelease, Outcome::Gone { .. }) | (_, Outcome::Free) if is_before => {
+        (Action::ForceRelease, Outcome::Gone { .. }) | (_, Outcome::Free) if is_before => {
             lease.is_found_gone(span.to);
         }
         (_, Outcome::Held { shown, .. }) if shown.fence > lease.shown.fence => {

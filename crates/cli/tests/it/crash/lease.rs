@@ -1,10 +1,10 @@
-//! What is known about one lease from the operations on it: when it may, and when it must, have ended.
+//! What is known about one lease from the operations on it: when it may have ended, and when it must have.
 
 use std::time::{Duration, Instant};
 
 use forrst_testkit::Shown;
 
-/// Something happened at one moment between these two.
+/// Something happened at some moment between these two.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) from: Instant,
@@ -27,15 +27,15 @@ pub(crate) struct Lease {
     pub(crate) start: usize,
     pub(crate) granted: Span,
     acquired_at: u64,
-    /// When it ends if nobody ends it.
+    /// When it expires.
     expiry: Span,
-    /// The extends that nobody answered: each may have happened.
+    /// Extensions without an answer: each may have been made.
     maybe_extended: Vec<(Duration, Span)>,
-    /// The last moment after which it was certainly still there.
+    /// The last moment after which it was certainly still held.
     pub(crate) seen: Instant,
-    /// The first moment by which it was certainly gone, as somebody has found.
+    /// The first moment by which an answer showed that it had ended.
     pub(crate) found_gone: Option<Instant>,
-    /// The first moment at which somebody may have ended it.
+    /// The first moment at which a request may have ended it.
     may_close: Option<Instant>,
     /// The first moment by which it must have ended.
     must_close: Option<Instant>,
@@ -57,7 +57,7 @@ impl Lease {
         }
     }
 
-    /// Between when and when it ends.
+    /// The earliest and the latest moment of its end.
     pub(crate) fn ends(&self) -> Span {
         let mut ends = self.expiry;
         for (ttl, asked) in &self.maybe_extended {
@@ -75,7 +75,7 @@ impl Lease {
         self.seen = self.seen.max(at);
     }
 
-    /// Somebody was shown this lease. It has to be the one that is known.
+    /// An answer has shown this lease. It has to be as it is known.
     pub(crate) fn is_shown(
         &mut self,
         shown: &Shown,
@@ -99,7 +99,7 @@ impl Lease {
         fits
     }
 
-    /// It ends later, or sooner. The store's clock must have gone on as ours has since the grant.
+    /// It was extended. Since the grant, the store's clock must have advanced as ours has.
     pub(crate) fn extended(
         &mut self,
         expires_at: u64,
@@ -116,7 +116,7 @@ impl Lease {
             .is_some_and(|passed| least.saturating_sub(slack) <= passed && passed <= most + slack);
         if !fits {
             return Err(format!(
-                "fence {} was granted at {} and extended between {least:?} and {most:?} later by {ttl:?}: it cannot end at {expires_at}",
+                "fence {} was granted at {} and extended by {ttl:?} between {least:?} and {most:?} later: it cannot end at {expires_at}",
                 self.shown.fence, self.acquired_at
             ));
         }
@@ -130,7 +130,7 @@ impl Lease {
         self.maybe_extended.push((ttl, asked));
     }
 
-    /// Something may have ended it. Not if it was seen after that.
+    /// A request may have ended it, unless it was seen later.
     pub(crate) fn may_be_closed(&mut self, asked: Span) {
         if asked.to > self.seen {
             let from = asked.from.max(self.granted.from);
@@ -138,12 +138,12 @@ impl Lease {
         }
     }
 
-    /// It is gone from this moment on.
+    /// It had ended by this moment.
     pub(crate) fn is_closed_by(&mut self, by: Instant) {
         self.must_close = Some(earlier(self.must_close, by));
     }
 
-    /// Somebody found, by this moment, that it is gone.
+    /// An answer showed by this moment that it had ended.
     pub(crate) fn is_found_gone(&mut self, by: Instant) {
         self.found_gone = Some(earlier(self.found_gone, by));
         self.is_closed_by(by);
@@ -159,7 +159,7 @@ fn millis(time: Duration) -> u64 {
 }
 
 #[test]
-fn each_extend_that_nobody_answered_may_have_happened() {
+fn each_extension_without_an_answer_may_have_been_made() {
     let start = Instant::now();
     let at = |millis| start + Duration::from_millis(millis);
     let span = |from, to| Span {
@@ -173,7 +173,7 @@ fn each_extend_that_nobody_answered_may_have_happened() {
     };
     let mut lease = Lease::granted(shown, 1, Duration::from_secs(3), span(0, 10));
     lease.may_be_extended(Duration::from_millis(300), span(20, 30));
-    // Its caller does not know yet that it was found gone, and asks once more.
+    // Its caller does not know that it has ended, and extends it again.
     lease.may_be_extended(Duration::from_secs(60), span(1_000, 1_010));
     lease.is_found_gone(at(900));
     assert!(

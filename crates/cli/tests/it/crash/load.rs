@@ -1,4 +1,4 @@
-//! A caller that takes, holds, extends and gives back locks at random until its connection breaks.
+//! A caller that acquires, extends and releases locks at random until its connection breaks.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,30 +9,31 @@ use serde_json::Value;
 
 use crate::crash::connection::Connection;
 use crate::crash::lease::Span;
-use crate::crash::operation::{Ask, Operation, Outcome};
+use crate::crash::operation::{Action, Operation, Outcome};
 use crate::crash::server::Killer;
 use forrst_testkit::{Answer, Lock, moment};
 
-/// In milliseconds. The short ones run out around the crash, the long ones have to survive it.
+/// In milliseconds. The short ones expire around the crash, the long ones have to survive it.
 const TTLS: [u64; 8] = [200, 300, 500, 1_000, 3_000, 60_000, 600_000, 3_600_000];
-/// So that there is something left for the others.
-const MOST_HELD: usize = 2;
-/// How many go on in a round that closes.
+/// How many locks a caller holds at most, so that others get some, too.
+const MAX_HELD: usize = 2;
+/// How many callers continue in a closing round.
 const LAST_CALLERS: usize = 2;
 
-/// What all callers do between a start and a crash.
+/// The settings of all callers between a start and a crash.
 pub(crate) struct Round {
     pub(crate) start: usize,
     pub(crate) address: SocketAddr,
     pub(crate) locks: Vec<Lock>,
-    /// All give back what they have, and a few go on without keeping anything: the last fences are of leases that are gone, and must not be given again all the same.
+    /// All callers release what they hold, and a few continue without keeping a lock. Then the last fences are those of leases that
+    /// have ended, and still must not be granted again.
     pub(crate) is_closing: bool,
     pub(crate) killer: Killer,
-    /// After which answer to use it.
+    /// After which kind of answer to kill the server.
     pub(crate) moment: Moment,
 }
 
-/// Answers that promise something.
+/// A kind of answer that acknowledges a change.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Moment {
     Grant,
@@ -49,13 +50,13 @@ impl Moment {
         Self::Release,
     ];
 
-    fn is_at(self, ask: &Ask, outcome: &Outcome, took: Duration) -> bool {
+    fn is_at(self, action: &Action, outcome: &Outcome, took: Duration) -> bool {
         match (self, outcome) {
             (Self::Grant, Outcome::Granted(_)) => true,
             (Self::GrantAfterWaiting, Outcome::Granted(_)) => {
-                // It says nothing about having waited, but who was answered late probably has.
+                // The answer does not say that the call waited, but a late one probably did.
                 let took_long = took > Duration::from_millis(15);
-                took_long && matches!(ask, Ask::Acquire { block: Some(_), .. })
+                took_long && matches!(action, Action::Acquire { block: Some(_), .. })
             }
             (Self::Extension, Outcome::Extended { .. }) => true,
             (Self::Release, Outcome::Released) => true,
@@ -67,10 +68,10 @@ impl Moment {
 pub(crate) struct Caller {
     number: usize,
     random: Rng,
-    /// How many owners it has been.
+    /// How many owner tokens it has used.
     owners: usize,
     held: Vec<Held>,
-    /// What it was not answered, and asks once more after the crash.
+    /// An attempt without an answer, which it repeats after the crash.
     to_repeat: Option<Step>,
 }
 
@@ -85,11 +86,11 @@ struct Held {
 struct Step {
     lock: usize,
     owner: String,
-    ask: Ask,
+    action: Action,
 }
 
-/// What a caller has done until its connection broke.
-pub(crate) struct Done {
+/// What a caller did until its connection broke.
+pub(crate) struct RoundResult {
     pub(crate) operations: Vec<Operation>,
     pub(crate) broke: Instant,
 }
@@ -105,23 +106,23 @@ impl Caller {
         }
     }
 
-    /// After a crash it has turned out that this caller got what it had asked for.
+    /// To be called when a status after the crash shows that an unanswered request was granted.
     pub(crate) fn learn(&mut self, operation: &Operation) {
         let step = Step {
             lock: operation.lock,
             owner: operation.owner.clone(),
-            ask: operation.ask.clone(),
+            action: operation.action.clone(),
         };
         self.note(&step, &operation.outcome);
     }
 
-    pub(crate) async fn run(&mut self, round: &Round) -> io::Result<Done> {
+    pub(crate) async fn run(&mut self, round: &Round) -> io::Result<RoundResult> {
         let mut connection = Connection::open(round.address).await?;
         let mut operations = Vec::new();
         loop {
             let Some(step) = self.next_step(round) else {
                 connection.wait_for_end().await;
-                return Ok(Done {
+                return Ok(RoundResult {
                     operations,
                     broke: Instant::now(),
                 });
@@ -131,11 +132,11 @@ impl Caller {
             let answer = connection.call(&request).await;
             let to = Instant::now();
             let outcome = match &answer {
-                Ok(answer) => outcome_of(&step.ask, answer),
+                Ok(answer) => outcome_of(&step.action, answer),
                 Err(_) => Outcome::Unanswered,
             };
-            if round.moment.is_at(&step.ask, &outcome, to - from) {
-                round.killer.strike();
+            if round.moment.is_at(&step.action, &outcome, to - from) {
+                round.killer.kill_once();
             }
             self.note(&step, &outcome);
             operations.push(Operation {
@@ -143,12 +144,12 @@ impl Caller {
                 start: round.start,
                 lock: step.lock,
                 owner: step.owner,
-                ask: step.ask,
+                action: step.action,
                 span: Span { from, to },
                 outcome,
             });
             if answer.is_err() {
-                return Ok(Done {
+                return Ok(RoundResult {
                     operations,
                     broke: to,
                 });
@@ -161,7 +162,7 @@ impl Caller {
         if let Some(step) = self.to_repeat.take() {
             return Some(step);
         }
-        let most = if round.is_closing { 1 } else { MOST_HELD };
+        let most = if round.is_closing { 1 } else { MAX_HELD };
         let is_full = self.held.len() >= most;
         if !self.held.is_empty() && (is_full || self.random.u8(..100) < 40) {
             return Some(self.step_with_a_held_one());
@@ -171,51 +172,51 @@ impl Caller {
         }
         self.owners += 1;
         let ttl = self.ttl();
-        let ask = match self.random.u8(..100) {
-            _ if round.is_closing => Ask::Call { ttl },
-            0..55 => Ask::Acquire {
+        let action = match self.random.u8(..100) {
+            _ if round.is_closing => Action::Call { ttl },
+            0..55 => Action::Acquire {
                 ttl,
                 block: (self.random.u8(..100) < 30)
                     .then(|| Duration::from_millis(self.random.u64(20..400))),
                 attempt: (self.random.u8(..100) < 40).then(|| format!("try {}", self.owners)),
             },
-            55..75 => Ask::Hold { ttl },
-            75..96 => Ask::Call { ttl },
-            _ => Ask::ForceRelease,
+            55..75 => Action::Hold { ttl },
+            75..96 => Action::Call { ttl },
+            _ => Action::ForceRelease,
         };
         Some(Step {
             lock: self.random.usize(..round.locks.len()),
             owner: format!("{}.{}", self.number, self.owners),
-            ask,
+            action,
         })
     }
 
     fn step_with_a_held_one(&mut self) -> Step {
-        let place = self.random.usize(..self.held.len());
+        let index = self.random.usize(..self.held.len());
         let (ttl, choice) = (self.ttl(), self.random.u8(..100));
-        let Held { step, fence } = self.held[place].clone();
-        let ask = match (choice, &step.ask) {
-            (0..30, _) => Ask::Extend { fence, ttl },
+        let Held { step, fence } = self.held[index].clone();
+        let action = match (choice, &step.action) {
+            (0..30, _) => Action::Extend { fence, ttl },
             (
                 30..40,
-                Ask::Acquire {
+                Action::Acquire {
                     attempt: Some(_), ..
                 },
-            ) => step.ask.clone(),
-            _ => Ask::Release { fence },
+            ) => step.action.clone(),
+            _ => Action::Release { fence },
         };
-        Step { ask, ..step }
+        Step { action, ..step }
     }
 
     fn ttl(&mut self) -> Duration {
-        let place = self.random.usize(..TTLS.len());
-        Duration::from_millis(TTLS[place])
+        let index = self.random.usize(..TTLS.len());
+        Duration::from_millis(TTLS[index])
     }
 
-    /// Keeps in mind what is held, and what to ask again.
+    /// Remembers what is held, and what to repeat.
     fn note(&mut self, step: &Step, outcome: &Outcome) {
-        match (&step.ask, outcome) {
-            (Ask::Call { .. }, Outcome::Granted(_)) => {}
+        match (&step.action, outcome) {
+            (Action::Call { .. }, Outcome::Granted(_)) => {}
             (_, Outcome::Granted(shown)) => {
                 let is_same = |held: &Held| held.fence == shown.fence;
                 if !self.held.iter().any(is_same) {
@@ -225,12 +226,12 @@ impl Caller {
                     });
                 }
             }
-            (Ask::Release { fence }, Outcome::Released | Outcome::Gone { .. })
-            | (Ask::Extend { fence, .. }, Outcome::Gone { .. }) => {
+            (Action::Release { fence }, Outcome::Released | Outcome::Gone { .. })
+            | (Action::Extend { fence, .. }, Outcome::Gone { .. }) => {
                 self.held.retain(|held| held.fence != *fence);
             }
             (
-                Ask::Acquire {
+                Action::Acquire {
                     attempt: Some(_), ..
                 },
                 Outcome::Unanswered,
@@ -242,8 +243,8 @@ impl Caller {
 
 fn request_for(step: &Step, lock: &Lock) -> Value {
     let owner = &step.owner;
-    match &step.ask {
-        Ask::Acquire {
+    match &step.action {
+        Action::Acquire {
             ttl,
             block,
             attempt,
@@ -257,44 +258,45 @@ fn request_for(step: &Step, lock: &Lock) -> Value {
             }
             request
         }
-        Ask::Hold { ttl } => lock.locked_call(owner, *ttl, false),
-        Ask::Call { ttl } => lock.locked_call(owner, *ttl, true),
-        Ask::Release { fence } => lock.release(owner, *fence),
-        Ask::Extend { fence, ttl } => lock.extend(owner, *fence, *ttl),
-        Ask::ForceRelease => lock.force_release(),
-        Ask::Status => lock.status(),
+        Action::Hold { ttl } => lock.locked_call(owner, *ttl, false),
+        Action::Call { ttl } => lock.locked_call(owner, *ttl, true),
+        Action::Release { fence } => lock.release(owner, *fence),
+        Action::Extend { fence, ttl } => lock.extend(owner, *fence, *ttl),
+        Action::ForceRelease => lock.force_release(),
+        Action::Status => lock.status(),
     }
 }
 
 /// # Panics
 ///
-/// When the answer is none that a server in good health gives.
-fn outcome_of(ask: &Ask, answer: &Answer) -> Outcome {
+/// If a healthy server does not give such an answer.
+fn outcome_of(action: &Action, answer: &Answer) -> Outcome {
     let result = &answer.body["result"];
-    match (ask, answer.code()) {
-        (Ask::Acquire { .. } | Ask::Hold { .. } | Ask::Call { .. }, None) => {
+    match (action, answer.code()) {
+        (Action::Acquire { .. } | Action::Hold { .. } | Action::Call { .. }, None) => {
             Outcome::Granted(answer.granted().expect("an answer without an error"))
         }
         (
-            Ask::Acquire { .. } | Ask::Hold { .. } | Ask::Call { .. },
+            Action::Acquire { .. } | Action::Hold { .. } | Action::Call { .. },
             Some("LOCK_ACQUISITION_FAILED" | "LOCK_TIMEOUT"),
         ) => Outcome::Refused,
-        (Ask::Release { .. } | Ask::ForceRelease, None) if result["released"] == true => {
+        (Action::Release { .. } | Action::ForceRelease, None) if result["released"] == true => {
             Outcome::Released
         }
-        (Ask::Extend { .. }, None) if result["extended"] == true => Outcome::Extended {
+        (Action::Extend { .. }, None) if result["extended"] == true => Outcome::Extended {
             expires_at: moment(&result["expires_at"]),
         },
         (
-            Ask::Release { .. } | Ask::Extend { .. } | Ask::ForceRelease,
+            Action::Release { .. } | Action::Extend { .. } | Action::ForceRelease,
             Some(code @ ("LOCK_NOT_FOUND" | "LOCK_ALREADY_RELEASED" | "LOCK_OWNERSHIP_MISMATCH")),
         ) => Outcome::Gone {
             code: code.to_owned(),
         },
         // A grant that was on its way for longer than the rest of its lease is rolled back.
-        (Ask::Acquire { .. } | Ask::Hold { .. } | Ask::Call { .. }, Some("UNAVAILABLE")) => {
-            Outcome::Unanswered
-        }
-        _ => panic!("{ask:?} was answered {answer:?}"),
+        (
+            Action::Acquire { .. } | Action::Hold { .. } | Action::Call { .. },
+            Some("UNAVAILABLE"),
+        ) => Outcome::Unanswered,
+        _ => panic!("{action:?} was answered {answer:?}"),
     }
 }

@@ -1,6 +1,6 @@
-//! The real server with a store that has to keep its word: killed at random moments, started twice, out of room.
+//! The durability of the real server with its embedded store: killed at random moments, started twice, out of disk space.
 //!
-//! `FORRST_CRASHES` says how often it is killed, and `FORRST_SEED`, which a run prints, what is done meanwhile.
+//! `FORRST_CRASHES` sets how often it is killed, and `FORRST_SEED`, which a run prints, the random load.
 
 mod connection;
 mod crashes;

@@ -1,4 +1,4 @@
-//! What a caller asks, and what it hears.
+//! The requests of callers and their outcomes.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::crash::lease::Span;
 use forrst_testkit::Shown;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Ask {
+pub(crate) enum Action {
     Acquire {
         ttl: Duration,
         block: Option<Duration>,
@@ -16,7 +16,7 @@ pub(crate) enum Ask {
     Hold {
         ttl: Duration,
     },
-    /// A locked call that gives its lock back.
+    /// A locked call that releases its lock.
     Call {
         ttl: Duration,
     },
@@ -34,13 +34,13 @@ pub(crate) enum Ask {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Outcome {
     Granted(Shown),
-    /// Somebody else has it.
+    /// Another owner holds the lock.
     Refused,
     Released,
     Extended {
         expires_at: u64,
     },
-    /// There is no such lease.
+    /// The lease has ended.
     Gone {
         code: String,
     },
@@ -50,11 +50,11 @@ pub(crate) enum Outcome {
         acquired_at: u64,
     },
     Free,
-    /// The server was killed before it answered. It may have happened or not.
+    /// The server was killed before it answered. The request may have been carried out or not.
     Unanswered,
 }
 
-/// One request, and what came of it.
+/// One request and its outcome.
 #[derive(Debug, Clone)]
 pub(crate) struct Operation {
     pub(crate) caller: usize,
@@ -63,8 +63,8 @@ pub(crate) struct Operation {
     /// Which of the locks.
     pub(crate) lock: usize,
     pub(crate) owner: String,
-    pub(crate) ask: Ask,
-    /// From when it was sent until it was answered, or until the server was gone.
+    pub(crate) action: Action,
+    /// From when it was sent until it was answered, or until the server was dead.
     pub(crate) span: Span,
     pub(crate) outcome: Outcome,
 }
@@ -72,8 +72,8 @@ pub(crate) struct Operation {
 impl Operation {
     /// The ttl of a request for a lease.
     pub(crate) fn ttl(&self) -> Option<Duration> {
-        match self.ask {
-            Ask::Acquire { ttl, .. } | Ask::Hold { ttl } | Ask::Call { ttl } => Some(ttl),
+        match self.action {
+            Action::Acquire { ttl, .. } | Action::Hold { ttl } | Action::Call { ttl } => Some(ttl),
             _ => None,
         }
     }

@@ -1,23 +1,23 @@
-//! A folder has one server. The next one can have it as soon as that one is gone, however it went.
+//! A store folder has one server at a time. Another one can use it as soon as the first has ended, even if it was killed.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::crash::server::Place;
+use crate::crash::server::StoreFolder;
 use forrst_testkit::Lock;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_server_is_told_who_has_the_folder() {
-    let place = Place::new("full");
-    let first = place.start().await;
+async fn the_error_of_a_second_server_names_the_first() {
+    let folder = StoreFolder::new("full");
+    let first = folder.start().await;
     let lock = Lock::global("k");
     let request = lock.acquire("a", Duration::from_secs(3600));
     let mut connection = first.connect().await;
     let answer = connection.call(&request).await.unwrap();
     let held = answer.granted().unwrap();
 
-    let mut second = place.command();
+    let mut second = folder.command();
     let second = second.output();
     let second = timeout(Duration::from_secs(30), second).await;
     let second = second.expect("it ends by itself").unwrap();
@@ -25,16 +25,16 @@ async fn a_second_server_is_told_who_has_the_folder() {
     assert_eq!(second.status.code(), Some(1), "{said}");
     assert!(said.contains(&format!("pid {})", first.pid())), "{said}");
     assert!(
-        said.contains(&place.store().display().to_string()),
+        said.contains(&folder.store().display().to_string()),
         "{said}"
     );
 
-    // The first one has not noticed.
+    // The first server is not affected.
     let status = connection.call(&lock.status()).await.unwrap();
     assert_eq!(status.holder().as_ref(), Some(&held));
 
     first.kill().await;
-    let third = place.start().await;
+    let third = folder.start().await;
     let status = third.connect().await.call(&lock.status()).await.unwrap();
     assert_eq!(status.holder(), Some(held));
 }

@@ -1,4 +1,4 @@
-//! The real binary, in a folder of its own.
+//! The real binary with an embedded store in a folder of its own.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,17 +15,17 @@ use tokio::time::{timeout, timeout_at};
 
 use crate::crash::connection::Connection;
 
-/// So that a server which hangs is a failed test and not one that never ends.
+/// A server that hangs fails the test after this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where one store is, and what its servers have logged.
-pub(crate) struct Place {
+/// The folder of one store, and the log of its servers.
+pub(crate) struct StoreFolder {
     root: TempDir,
     durability: &'static str,
     log: Arc<Mutex<String>>,
 }
 
-impl Place {
+impl StoreFolder {
     pub(crate) fn new(durability: &'static str) -> Self {
         Self {
             root: tempfile::tempdir().unwrap(),
@@ -48,7 +48,7 @@ impl Place {
         self.command_of(Command::new(env!("CARGO_BIN_EXE_forrst")))
     }
 
-    /// A program that runs `forrst` with the arguments that it gets.
+    /// The same by a program that runs `forrst` with its arguments.
     pub(crate) fn command_of(&self, mut program: Command) -> Command {
         program
             .args(["serve", "--demo", "--listen", "127.0.0.1:0"])
@@ -62,7 +62,7 @@ impl Place {
         program
     }
 
-    /// A server that is ready to serve.
+    /// Starts a server, and waits until it serves.
     pub(crate) async fn start(&self) -> Server {
         self.wait_for(self.command()).await
     }
@@ -103,7 +103,7 @@ async fn address_in(banner: &mut Lines<BufReader<ChildStdout>>) -> Option<Socket
     None
 }
 
-/// A server that runs. Dropped, it is killed.
+/// A running server. It is killed when this is dropped.
 pub(crate) struct Server {
     process: Child,
     pub(crate) address: SocketAddr,
@@ -120,7 +120,7 @@ impl Server {
         Connection::open(self.address).await.unwrap()
     }
 
-    /// From now on nothing can be written to the server's log.
+    /// Closes the pipe of the server's log.
     pub(crate) async fn break_log(&mut self) {
         self.log.abort();
         let _ = (&mut self.log).await;
@@ -130,11 +130,11 @@ impl Server {
     pub(crate) async fn stop(mut self) {
         kill_process(self.process_id(), Signal::TERM).unwrap();
         let ended = timeout(PATIENCE, self.process.wait()).await;
-        let ended = ended.expect("it ends when it is told to").unwrap();
+        let ended = ended.expect("it ends after SIGTERM").unwrap();
         assert!(ended.success(), "{ended}");
     }
 
-    /// What others can kill it with, from some moment on.
+    /// Lets callers kill it, from some moment on.
     pub(crate) fn killer(&self, from: Instant) -> Killer {
         Killer {
             pid: self.process_id(),
@@ -143,13 +143,13 @@ impl Server {
         }
     }
 
-    /// SIGKILL. Returns when the process is certainly gone.
+    /// SIGKILL. Returns when the process has ended.
     pub(crate) async fn kill(mut self) -> Instant {
         self.process.kill().await.unwrap();
         Instant::now()
     }
 
-    /// Kills it at that time, unless it was killed before.
+    /// Kills it at that time, unless a caller has killed it before.
     pub(crate) async fn kill_at(mut self, at: Instant) -> Instant {
         match timeout_at(at.into(), self.process.wait()).await {
             Ok(_) => Instant::now(),
@@ -163,7 +163,7 @@ impl Server {
     }
 }
 
-/// Kills a server at the moment when somebody has got an answer: what that says has to be on the disk by then.
+/// Kills a server just after it has answered: what it has acknowledged has to be on the disk by then.
 pub(crate) struct Killer {
     pid: Pid,
     from: Instant,
@@ -171,7 +171,7 @@ pub(crate) struct Killer {
 }
 
 impl Killer {
-    pub(crate) fn strike(&self) {
+    pub(crate) fn kill_once(&self) {
         let now = Instant::now();
         if now >= self.from {
             self.sent.get_or_init(|| {
@@ -181,7 +181,7 @@ impl Killer {
         }
     }
 
-    /// When it was done.
+    /// When the server was killed.
     pub(crate) fn sent(&self) -> Option<Instant> {
         self.sent.get().copied()
     }

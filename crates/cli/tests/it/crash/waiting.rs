@@ -1,8 +1,8 @@
-//! Killed while callers wait: they are told by their broken connections, and nobody waits after the restart.
+//! The server is killed while callers wait: their connections break, and after the restart the queue is empty.
 
 use std::time::Duration;
 
-use crate::crash::server::Place;
+use crate::crash::server::StoreFolder;
 use forrst_testkit::Lock;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -10,8 +10,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_queue_ends_with_the_server_and_the_holder_stays() {
-    let place = Place::new("full");
-    let server = place.start().await;
+    let folder = StoreFolder::new("full");
+    let server = folder.start().await;
     let lock = Lock::global("wanted");
     let mut holder = server.connect().await;
     let answer = holder.call(&lock.acquire("holder", HOUR)).await.unwrap();
@@ -23,7 +23,7 @@ async fn the_queue_ends_with_the_server_and_the_holder_stays() {
         let request = lock.acquire_within(&format!("waiter {number}"), HOUR, MINUTE);
         waiting.push(tokio::spawn(async move { connection.call(&request).await }));
     }
-    // Somebody who comes after them gives up, so they have had the time to queue.
+    // A later caller has timed out by then, so these are in the queue.
     let impatient = lock.acquire_within("impatient", HOUR, Duration::from_millis(500));
     let answer = holder.call(&impatient).await.unwrap();
     assert_eq!(answer.code(), Some("LOCK_TIMEOUT"));
@@ -35,12 +35,12 @@ async fn the_queue_ends_with_the_server_and_the_holder_stays() {
         assert!(answer.is_err(), "{answer:?}");
     }
 
-    let server = place.start().await;
+    let server = folder.start().await;
     let mut holder = server.connect().await;
     let status = holder.call(&lock.status()).await.unwrap();
     assert_eq!(status.holder().as_ref(), Some(&held));
 
-    // Were one of the old waiters still there, it would get the lock, for an hour.
+    // If one of the old waiters were still queued, it would get the lock for an hour.
     let mut newcomer = server.connect().await;
     let request = lock.acquire_within("newcomer", HOUR, MINUTE);
     let newcomer = tokio::spawn(async move { newcomer.call(&request).await });

@@ -1,4 +1,4 @@
-//! `--audit-log`.
+//! `--audit-log`: what is recorded, and what happens when it cannot be written.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +9,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::access::client::Way;
+use crate::access::client::Transport;
 use crate::access::keys::Guarded;
 
 const LOCK: &str = "urn:cline:forrst:ext:atomic-lock:fn:";
@@ -25,7 +25,7 @@ fn force(running: &Running, key: &str) -> Answer {
     running.ask(&request(&format!("{LOCK}force-release"), arguments))
 }
 
-/// How acts ended. The entries that announce them are left out.
+/// The entries about results, without those that announce an act.
 fn entries(text: &str) -> Vec<Value> {
     let lines = text.lines();
     lines
@@ -35,7 +35,7 @@ fn entries(text: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_force_release_is_written_down_also_one_that_failed_and_a_moved_file_is_opened_again() {
+fn force_releases_are_recorded_and_a_moved_file_is_opened_again() {
     let serve = Serve::new(
         env!("CARGO_BIN_EXE_forrst"),
         &["--store", "memory:", "--audit-log", "audit.jsonl"],
@@ -50,7 +50,7 @@ fn a_force_release_is_written_down_also_one_that_failed_and_a_moved_file_is_open
     let [earlier, forced, failed] = &written[..] else {
         panic!("{written:#?}");
     };
-    assert_eq!(earlier["act"], "earlier", "what was there stays");
+    assert_eq!(earlier["act"], "earlier", "earlier entries stay");
     assert_eq!(forced["act"], "force-release");
     assert_eq!(forced["result"], "OK");
     assert_eq!(forced["lock"], "lock:a");
@@ -77,7 +77,7 @@ fn a_force_release_is_written_down_also_one_that_failed_and_a_moved_file_is_open
 }
 
 #[test]
-fn all_keys_of_a_lease_are_written_down() {
+fn all_keys_of_a_lease_are_recorded() {
     let serve = Serve::new(
         env!("CARGO_BIN_EXE_forrst"),
         &["--store", "memory:", "--audit-log", "audit.jsonl"],
@@ -110,7 +110,7 @@ fn all_keys_of_a_lease_are_written_down() {
 }
 
 #[test]
-fn an_attempt_that_an_admin_withdraws_for_another_caller_is_written_down() {
+fn a_withdrawal_by_an_admin_for_another_caller_is_recorded() {
     let caller: &[&str] = &["--role", "call"];
     let guarded = Guarded::with(
         &["--audit-log", "audit.jsonl"],
@@ -122,7 +122,7 @@ fn an_attempt_that_an_admin_withdraws_for_another_caller_is_written_down() {
     let withdraw = json!({"key": "lock:b", "owner": "worker-1", "attempt": "1"});
     let withdraw = request(&format!("{LOCK}withdraw"), withdraw);
     let ask = |key: usize, request: &Value| {
-        Way::Http.ask(&guarded.address(), Some(&guarded.keys[key]), request)
+        Transport::Http.ask(&guarded.address(), Some(&guarded.keys[key]), request)
     };
     assert_eq!(ask(0, &acquire)["result"]["acquired"], true);
     assert_eq!(ask(1, &withdraw)["result"]["was"], "held");
@@ -153,7 +153,7 @@ fn the_audit_log_can_be_set_in_the_environment_and_in_the_file() {
 }
 
 #[test]
-fn an_audit_log_that_cannot_be_written_keeps_the_server_from_starting() {
+fn a_server_does_not_start_without_its_audit_log() {
     let serve = Serve::new(
         env!("CARGO_BIN_EXE_forrst"),
         &[
@@ -188,7 +188,7 @@ fn a_force_release_is_announced_before_it_is_done() {
     assert_eq!(results.collect::<Vec<_>>(), expected);
 }
 
-/// An act that cannot be written down is not done.
+/// Checks that a force-release that cannot be recorded is refused.
 fn check_refused(running: &Running) {
     acquire(running, "a");
     let refused = force(running, "a");
@@ -198,7 +198,7 @@ fn check_refused(running: &Running) {
 }
 
 #[test]
-fn a_lock_is_not_released_by_force_when_the_disk_of_the_audit_log_is_full() {
+fn a_force_release_is_refused_when_the_audit_log_has_no_room() {
     let serve = Serve::new(
         env!("CARGO_BIN_EXE_forrst"),
         &["--store", "memory:", "--audit-log", "/dev/full"],
@@ -211,7 +211,7 @@ fn a_lock_is_not_released_by_force_when_the_disk_of_the_audit_log_is_full() {
 }
 
 #[test]
-fn an_audit_log_that_takes_nothing_stops_only_the_use_of_force() {
+fn an_audit_log_that_blocks_stops_only_force_releases() {
     let serve = Serve::new(
         env!("CARGO_BIN_EXE_forrst"),
         &["--store", "memory:", "--audit-log", "pipe", "--demo"],

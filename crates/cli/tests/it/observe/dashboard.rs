@@ -30,7 +30,7 @@ fn queries(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// The names of metrics in a query: words that have the beginning of ours.
+/// The names of metrics in a query: words with one of our prefixes.
 fn names(query: &str) -> impl Iterator<Item = &str> {
     let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| {

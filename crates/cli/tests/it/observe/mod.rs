@@ -1,4 +1,4 @@
-//! What `forrst serve` leaves behind for those who run it: lines, an audit log, and files to deploy it with.
+//! What `forrst serve` offers to operators: the request log, the audit log, traces, a dashboard, and files to deploy it.
 
 mod audit;
 mod dashboard;

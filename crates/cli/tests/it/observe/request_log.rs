@@ -1,4 +1,4 @@
-//! One line a request: of those that fail by default, of all at `--log-level debug`.
+//! The request log: one line for each request that fails, and for all requests at `--log-level debug`.
 
 use forrst_testkit::{Running, Serve, request, until};
 use rustix::process::Signal;
@@ -34,7 +34,7 @@ fn locked(function: &str, arguments: Value, key: &str) -> Value {
 }
 
 #[test]
-fn a_request_is_one_line_with_what_one_wants_to_know() {
+fn a_request_is_one_line_with_its_id_function_code_and_duration() {
     let running = serve(&["--log-level", "debug"]);
     running.ask(&locked("demo.echo", json!({}), "card-4111"));
     let lines = lines(&running);
@@ -63,7 +63,7 @@ fn log_keys_shows_the_key() {
 }
 
 #[test]
-fn the_level_says_whose_problem_it_is() {
+fn errors_of_the_server_and_of_the_caller_have_different_levels() {
     let running = serve(&[]);
     running.ask(&request("demo.panic", json!({})));
     running.ask(&request("no.such", json!({})));
@@ -76,11 +76,11 @@ fn the_level_says_whose_problem_it_is() {
         (json!("INTERNAL_ERROR"), json!("ERROR")),
         (json!("FUNCTION_NOT_FOUND"), json!("INFO")),
     ];
-    assert_eq!(seen, expected, "what succeeds is for --log-level debug");
+    assert_eq!(seen, expected, "successful requests are logged at debug");
 }
 
 #[test]
-fn an_id_cannot_forge_a_line() {
+fn a_request_id_cannot_forge_a_line() {
     let serve = Serve::new(
         env!("CARGO_BIN_EXE_forrst"),
         &["--demo", "--store", "memory:", "--log-level", "debug"],

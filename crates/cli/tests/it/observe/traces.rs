@@ -1,4 +1,4 @@
-//! Spans arrive at a collector.
+//! Spans are exported to an OpenTelemetry collector.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -33,7 +33,7 @@ fn receive(mut stream: TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn a_request_its_wait_its_function_and_the_store_are_spans_of_the_callers_trace() {
+fn request_wait_function_and_store_are_spans_of_the_callers_trace() {
     let collector = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", collector.local_addr().unwrap());
     let (sender, bodies) = mpsc::channel();

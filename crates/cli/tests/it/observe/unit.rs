@@ -1,4 +1,4 @@
-//! The files in `deploy/` that can be checked without what they are for.
+//! Checks of the files in `deploy/` that need neither Docker nor Kubernetes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ fn words<'a>(text: &'a str, start: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn the_files_in_deploy_use_options_that_there_are() {
+fn the_files_in_deploy_use_existing_options() {
     let (_, help, _) = Serve::bare(env!("CARGO_BIN_EXE_forrst"), &["--help"]).run();
     let mut used = 0;
     for file in [
@@ -29,7 +29,7 @@ fn the_files_in_deploy_use_options_that_there_are() {
     ] {
         let text = std::fs::read_to_string(root().join("deploy").join(file)).unwrap();
         for word in words(&text, "FORRST_") {
-            assert!(help.contains(word), "{file}: {word} is no option");
+            assert!(help.contains(word), "{file}: {word} is not an option");
             used += 1;
         }
     }
@@ -40,7 +40,7 @@ fn the_files_in_deploy_use_options_that_there_are() {
 fn systemd_accepts_the_unit() {
     let folder = tempfile::tempdir().unwrap();
     let unit = std::fs::read_to_string(root().join("deploy/forrst.service")).unwrap();
-    // The program has to be where the unit says, which it is not on a machine that only tests.
+    // The program has to exist, and it is not installed on a machine that runs tests.
     let unit = unit.replace("/usr/local/bin/forrst", env!("CARGO_BIN_EXE_forrst"));
     let path = folder.path().join("forrst.service");
     std::fs::write(&path, unit).unwrap();

@@ -1,4 +1,4 @@
-//! The link to Redis is slow, cut, or loses what goes one way.
+//! The link to Redis is slow, is cut, or loses everything in one direction.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::redis::nodes::{
 
 type Fault = (&'static str, fn(&Proxy));
 
-/// What can happen to a link. Each lasts until it is healed.
+/// The faults of a link. Each lasts until the link is healed.
 const FAULTS: [Fault; 5] = [
     ("answers come late", |proxy| {
         proxy.delay(Way::ToClient, MINUTE);
@@ -30,15 +30,15 @@ const FAULTS: [Fault; 5] = [
     }),
 ];
 
-/// A server behind a link that can be broken, and one beside it that has its own.
-struct Stage {
+/// A server behind a link that can be broken, and one with a link of its own.
+struct Setup {
     proxy: Proxy,
     node: Node,
     beside: Node,
     _redis: RedisServer,
 }
 
-impl Stage {
+impl Setup {
     fn new() -> Self {
         let redis = RedisServer::start();
         let proxy = Proxy::start(redis.port());
@@ -50,7 +50,7 @@ impl Stage {
         }
     }
 
-    /// Runs a check for each fault, after which the link is mended by itself.
+    /// Runs a check during each fault, heals the link, and waits until the server serves again.
     fn through_each_fault(&self, check: impl Fn(&Self, &str)) {
         for (name, begin) in FAULTS {
             println!("{name}");
@@ -63,8 +63,8 @@ impl Stage {
 }
 
 #[test]
-fn callers_are_told_in_time_and_it_works_again_by_itself() {
-    Stage::new().through_each_fault(|stage, name| {
+fn callers_get_an_error_in_time_and_the_server_recovers() {
+    Setup::new().through_each_fault(|setup, name| {
         let lock = Lock::global(name);
         let calls = [
             lock.acquire("a", HOUR),
@@ -72,49 +72,49 @@ fn callers_are_told_in_time_and_it_works_again_by_itself() {
             lock.status(),
         ];
         for request in calls {
-            assert_unavailable(&stage.node, &request);
+            assert_unavailable(&setup.node, &request);
         }
     });
 }
 
-/// What was asked for arrives at Redis, or it does not; either way nobody knows of it, so nobody may have it.
+/// Whether the command reached Redis or not: the client does not know of a grant, so the lock has to become free.
 #[test]
 fn an_acquire_whose_answer_was_lost_leaves_no_lock_behind() {
-    let stage = Stage::new();
-    stage.through_each_fault(|stage, name| {
+    let setup = Setup::new();
+    setup.through_each_fault(|setup, name| {
         let lock = Lock::global(name);
-        assert_unavailable(&stage.node, &lock.acquire("nobody", HOUR));
+        assert_unavailable(&setup.node, &lock.acquire("nobody", HOUR));
         let call = lock.locked_call("nobody", HOUR, true);
-        assert_unavailable(&stage.node, &call);
+        assert_unavailable(&setup.node, &call);
     });
     for (name, _) in FAULTS {
         println!("{name}");
-        until_free(&stage.beside, &Lock::global(name), RECOVERY);
+        until_free(&setup.beside, &Lock::global(name), RECOVERY);
     }
 }
 
 #[test]
 fn a_function_never_runs_without_its_lock() {
-    let stage = Stage::new();
+    let setup = Setup::new();
     let count = || request("demo.counter", json!({"name": "runs"}));
     let lock = Lock::global("k");
-    stage.through_each_fault(|stage, _| {
-        assert_unavailable(&stage.node, &lock.around(count(), "nobody", HOUR));
+    setup.through_each_fault(|setup, _| {
+        assert_unavailable(&setup.node, &lock.around(count(), "nobody", HOUR));
     });
-    until_free(&stage.beside, &lock, RECOVERY);
-    let answer = stage.node.ask(&lock.around(count(), "somebody", HOUR));
+    until_free(&setup.beside, &lock, RECOVERY);
+    let answer = setup.node.ask(&lock.around(count(), "caller", HOUR));
     assert_eq!(answer.body["result"]["value"], 1, "{answer:?}");
 }
 
 #[test]
-fn a_crowd_is_answered_as_fast_as_one_caller() {
-    Stage::new().through_each_fault(|stage, name| {
+fn many_callers_are_answered_as_fast_as_one() {
+    Setup::new().through_each_fault(|setup, name| {
         let since = Instant::now();
         let crowd: Vec<_> = (0..100)
             .map(|number| {
                 let lock = Lock::global(format!("{name} {}", number % 10));
                 let owner = number.to_string();
-                stage
+                setup
                     .node
                     .start_ask(lock.acquire_within(&owner, SECOND, MINUTE))
             })
@@ -123,41 +123,40 @@ fn a_crowd_is_answered_as_fast_as_one_caller() {
             let answer = caller.join().unwrap().unwrap();
             assert_eq!(answer.code(), Some("UNAVAILABLE"), "{answer:?}");
         }
-        // One after the other, those of a lock would take ten times as long as one.
+        // If the callers of a lock waited for one another, they would take ten times as long as one.
         let elapsed = since.elapsed();
         assert!(elapsed < STORE_TIMEOUT * 9, "after {elapsed:?}");
     });
 }
 
-/// A link that is slow, but not too slow, only takes its time.
 #[test]
-fn a_slow_link_is_not_a_broken_one() {
-    let stage = Stage::new();
+fn a_slow_link_only_delays_answers() {
+    let setup = Setup::new();
     for way in [Way::ToServer, Way::ToClient] {
-        stage.proxy.delay(way, Duration::from_millis(150));
+        setup.proxy.delay(way, Duration::from_millis(150));
     }
     let lock = Lock::global("k");
     for _ in 0..3 {
-        let answer = stage.node.ask(&lock.locked_call("patient", HOUR, true));
+        let answer = setup.node.ask(&lock.locked_call("patient", HOUR, true));
         assert_eq!(answer.status, 200, "{answer:?}");
     }
-    assert_eq!(stage.beside.ask(&lock.status()).holder(), None);
+    assert_eq!(setup.beside.ask(&lock.status()).holder(), None);
 }
 
 #[test]
-fn an_auto_release_that_failed_is_tried_again() {
+fn an_auto_release_that_failed_is_retried() {
     for (name, begin) in FAULTS {
         println!("{name}");
-        let stage = Stage::new();
+        let setup = Setup::new();
         let lock = Lock::global("k");
         let nap = request("demo.sleep", json!({"ms": 1_500}));
-        let call = stage.node.start_ask(lock.around(nap, "napper", HOUR));
-        stage.beside.until_locked(&lock.full_key());
-        begin(&stage.proxy);
+        let call = setup.node.start_ask(lock.around(nap, "napper", HOUR));
+        setup.beside.until_locked(&lock.full_key());
+        begin(&setup.proxy);
         let answer = call.join().unwrap().unwrap();
         assert!(answer.granted().is_some(), "{answer:?}");
         thread::sleep(SECOND);
-        stage.proxy.heal();
-        until_free(&stage.beside, &lock, RECOVERY);
+        setup.proxy.heal();
+        until_free(&setup.beside, &lock, RECOVERY);
     }
 }

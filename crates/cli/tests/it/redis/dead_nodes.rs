@@ -1,4 +1,4 @@
-//! A server that is killed, or stands still, while it holds or waits.
+//! A server that is killed or paused while its callers hold locks or wait.
 
 use std::time::Duration;
 
@@ -41,13 +41,13 @@ fn the_lock_of_a_killed_node_is_free_at_its_ttl() {
     lives.until_locked(&lock.full_key());
     dies.kill();
     until_free(&lives, &lock, 2 * SECOND + MARGIN);
-    // It comes back as if nothing had been.
+    // The restarted server works as before.
     dies.restart();
     take(&dies, &lock, "next", HOUR);
 }
 
 #[test]
-fn waiters_of_a_killed_node_are_passed_by() {
+fn waiters_of_a_killed_node_are_skipped() {
     let redis = RedisServer::start();
     let nodes = [(); 3].map(|()| node(&redis.url()));
     let [holds, dies, lives] = &nodes;
@@ -61,13 +61,13 @@ fn waiters_of_a_killed_node_are_passed_by() {
     give_back(holds, &lock, &held);
     let lease = alive.granted_within(RECOVERY);
     assert_eq!(lease.owner, "alive");
-    // Nor does the last of the dead get it.
+    // The last dead waiter does not get it either.
     give_back(lives, &lock, &lease);
     until_free(holds, &lock, RECOVERY);
 }
 
 #[test]
-fn nobody_is_shown_to_wait_on_a_killed_node() {
+fn waiters_of_a_killed_node_are_not_listed() {
     let redis = RedisServer::start();
     let [dies, lives] = [(); 2].map(|()| node(&redis.url()));
     let lock = Lock::global("k");
@@ -75,13 +75,15 @@ fn nobody_is_shown_to_wait_on_a_killed_node() {
     let _dead = Waiter::start(&dies, &lock, "dead", HOUR);
     let _alive = Waiter::start(&lives, &lock, "alive", HOUR);
     dies.kill();
-    until_for(RECOVERY, "only the living wait", || {
-        lives.ask(&lock.waiters()).waiting() == ["alive"]
-    });
+    until_for(
+        RECOVERY,
+        "only the waiter of the other server is listed",
+        || lives.ask(&lock.waiters()).waiting() == ["alive"],
+    );
 }
 
 #[test]
-fn a_waiter_of_a_node_that_stood_still_is_not_lost() {
+fn a_waiter_of_a_paused_node_is_granted_later() {
     let redis = RedisServer::start();
     let nodes = [(); 3].map(|()| node(&redis.url()));
     let [holds, sleeps, lives] = &nodes;
@@ -91,7 +93,7 @@ fn a_waiter_of_a_node_that_stood_still_is_not_lost() {
     let awake = Waiter::start(lives, &lock, "awake", HOUR);
     sleeps.pause();
     give_back(holds, &lock, &held);
-    // Nobody waits for one that sleeps.
+    // Other waiters do not wait for a paused server.
     let lease = awake.granted_within(RECOVERY);
     assert!(asleep.is_waiting());
     sleeps.resume();
@@ -102,7 +104,7 @@ fn a_waiter_of_a_node_that_stood_still_is_not_lost() {
 }
 
 #[test]
-fn a_lone_waiter_of_a_node_that_stood_still_gets_the_lock_when_it_goes_on() {
+fn the_only_waiter_of_a_paused_node_gets_the_lock_when_it_continues() {
     let redis = RedisServer::start();
     let [holds, sleeps] = [(); 2].map(|()| node(&redis.url()));
     let lock = Lock::global("k");
@@ -117,13 +119,13 @@ fn a_lone_waiter_of_a_node_that_stood_still_gets_the_lock_when_it_goes_on() {
 }
 
 #[test]
-fn a_node_that_slept_through_its_lease_leaves_the_successor_alone() {
+fn a_node_that_was_paused_beyond_its_lease_does_not_release_the_lock_of_the_successor() {
     let redis = RedisServer::start();
     let [sleeps, lives] = [(); 2].map(|()| node(&redis.url()));
     let lock = Lock::global("k");
     let nap = request("demo.sleep", json!({"ms": 500}));
     let call = sleeps.start_ask(lock.around(nap, "napper", SECOND));
-    // Through the same node, and a few more requests, so that it has its grant before it sleeps.
+    // A few requests through the same node, so that it has received its grant before it is paused.
     sleeps.until_locked(&lock.full_key());
     for _ in 0..20 {
         sleeps.ask(&lock.status());
@@ -132,7 +134,7 @@ fn a_node_that_slept_through_its_lease_leaves_the_successor_alone() {
     let successor = Waiter::start(&lives, &lock, "successor", HOUR);
     let successor = successor.granted_within(SECOND + MARGIN);
     sleeps.resume();
-    // The function has ended, and its lock was to be released.
+    // The function has ended, and the server has tried to release its lock.
     let answer = call.join().unwrap().unwrap();
     assert!(answer.granted().is_some(), "{answer:?}");
     let holder = sleeps.ask(&lock.status()).holder();
@@ -140,7 +142,7 @@ fn a_node_that_slept_through_its_lease_leaves_the_successor_alone() {
 }
 
 #[test]
-fn a_node_that_ends_in_order_leaves_nobody_in_a_queue() {
+fn a_node_that_shuts_down_leaves_no_waiter_in_a_queue() {
     let redis = RedisServer::start();
     let [holds, ends] = [(); 2].map(|()| node(&redis.url()));
     let lock = Lock::global("k");

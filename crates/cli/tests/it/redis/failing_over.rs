@@ -1,4 +1,4 @@
-//! A replica takes the place of its primary under load.
+//! A replica replaces its primary under load.
 
 use forrst_testkit::{Lock, Node, RedisCluster, RedisReplicas};
 
@@ -7,7 +7,7 @@ use crate::redis::nodes::{
 };
 use crate::redis::protected::Load;
 
-/// Two servers and their callers. Without the wait, a primary may have acknowledged what no replica has heard of.
+/// Two servers and their callers. Without `--redis-wait`, a primary may acknowledge what no replica has.
 fn under_load(store: &str, keys: usize) -> ([Node; 2], Load) {
     let nodes = [(); 2].map(|()| node_with(store, &["--redis-wait", "1"]));
     let addresses = nodes.each_ref().map(|node| node.address());
@@ -15,57 +15,57 @@ fn under_load(store: &str, keys: usize) -> ([Node; 2], Load) {
     (nodes, load)
 }
 
-/// Of the two replicas one is left when the other takes over, so that there is one to wait for.
+/// After one of the two replicas has taken over, the other is left to wait for.
 #[test]
 fn no_update_is_lost_when_sentinels_replace_the_primary() {
     let mut set = RedisReplicas::start(2, 3);
     let (_nodes, load) = under_load(&set.url(), 3);
     set.primary().kill();
     set.until_failed_over();
-    load.until_every_key_moves();
+    load.until_every_number_changes();
     set.primary().restart();
-    load.until_every_key_moves();
+    load.until_every_number_changes();
     load.stop();
 }
 
 #[test]
 fn no_update_is_lost_when_a_primary_of_a_cluster_is_replaced() {
     let mut cluster = RedisCluster::with_replicas();
-    // Enough keys that every primary has some.
+    // Enough keys for every primary to have some.
     let (_nodes, load) = under_load(&cluster.url(), 6);
     cluster.primary(0).kill();
     cluster.until_failed_over(0);
     cluster.primary(0).restart();
-    load.until_every_key_moves();
+    load.until_every_number_changes();
     load.stop();
 }
 
-/// It wakes up as a primary, and knows nothing of what was granted in its place.
+/// When it continues, it still is a primary, which does not know what was granted meanwhile.
 #[test]
-fn a_primary_that_stood_still_while_it_was_replaced_grants_nothing() {
+fn a_primary_that_was_paused_while_it_was_replaced_grants_nothing() {
     let mut set = RedisReplicas::start(2, 3);
     let (_nodes, load) = under_load(&set.url(), 3);
     set.primary().pause();
     set.until_failed_over();
-    load.until_every_key_moves();
+    load.until_every_number_changes();
     set.primary().resume();
-    load.until_every_key_moves();
+    load.until_every_number_changes();
     load.stop();
 }
 
 #[test]
-fn a_primary_of_a_cluster_that_stood_still_while_it_was_replaced_grants_nothing() {
+fn a_primary_of_a_cluster_that_was_paused_while_it_was_replaced_grants_nothing() {
     let mut cluster = RedisCluster::with_replicas();
     let (_nodes, load) = under_load(&cluster.url(), 6);
     cluster.primary(0).pause();
     cluster.until_failed_over(0);
     cluster.primary(0).resume();
-    load.until_every_key_moves();
+    load.until_every_number_changes();
     load.stop();
 }
 
 #[test]
-fn a_grant_that_no_replica_has_is_none() {
+fn a_grant_that_no_replica_has_is_rolled_back() {
     let set = RedisReplicas::alone();
     let node = node_with(&set.url(), &["--redis-wait", "1"]);
     let [one, other] = ["one", "other"].map(Lock::global);
@@ -77,5 +77,5 @@ fn a_grant_that_no_replica_has_is_none() {
     }
     set.replicas()[0].resume();
     until_serving(&node);
-    take(&node, &one, "somebody", HOUR);
+    take(&node, &one, "caller", HOUR);
 }

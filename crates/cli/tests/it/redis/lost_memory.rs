@@ -1,4 +1,4 @@
-//! Redis has forgotten scripts, or locks, or everything: fences grow on.
+//! Redis has lost its scripts, its locks, or everything: fences still grow.
 
 use forrst_testkit::{Lock, RedisOptions, RedisServer};
 
@@ -20,8 +20,8 @@ fn scripts_that_were_flushed_are_loaded_again() {
     }
 }
 
-/// A lease of each of two keys, the one of which was used before, and the fences of both.
-fn fences_after(redis: &mut RedisServer, forget: impl Fn(&mut RedisServer)) {
+/// Checks that fences grow although Redis forgets everything, with the lock held or free.
+fn check_that_fences_grow(redis: &mut RedisServer, forget: impl Fn(&mut RedisServer)) {
     let node = node(&redis.url());
     let lock = Lock::global("k");
     let mut last = 0;
@@ -32,7 +32,7 @@ fn fences_after(redis: &mut RedisServer, forget: impl Fn(&mut RedisServer)) {
             last = lease.fence;
             give_back(&node, &lock, &lease);
         }
-        // Held, or not, when it is forgotten.
+        // In one round the lock is held when Redis forgets it.
         if round == 1 {
             last = take(&node, &lock, "owner", SECOND).fence;
         }
@@ -46,18 +46,18 @@ fn fences_after(redis: &mut RedisServer, forget: impl Fn(&mut RedisServer)) {
 
 #[test]
 fn fences_grow_across_a_restart() {
-    fences_after(&mut RedisServer::start(), RedisServer::restart);
+    check_that_fences_grow(&mut RedisServer::start(), RedisServer::restart);
 }
 
 #[test]
 fn fences_grow_across_a_restart_without_persistence() {
     let mut redis = RedisOptions::default().forgetful().start();
-    fences_after(&mut redis, RedisServer::restart);
+    check_that_fences_grow(&mut redis, RedisServer::restart);
 }
 
 #[test]
 fn fences_grow_after_everything_was_deleted() {
-    fences_after(&mut RedisServer::start(), |redis| {
+    check_that_fences_grow(&mut RedisServer::start(), |redis| {
         redis.cli(&["FLUSHALL"]);
     });
 }

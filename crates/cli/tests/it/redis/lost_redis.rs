@@ -1,4 +1,4 @@
-//! Redis stands still, or is killed, under load.
+//! Redis is paused or killed under load.
 
 use std::thread;
 use std::time::Duration;
@@ -11,31 +11,31 @@ use crate::redis::nodes::{
 use crate::redis::protected::Load;
 
 #[test]
-fn no_update_is_lost_while_redis_is_killed_and_stands_still() {
+fn no_update_is_lost_while_redis_is_killed_and_paused() {
     let mut redis = RedisServer::start();
     let nodes = [(); 2].map(|()| node(&redis.url()));
     let addresses = nodes.each_ref().map(|node| node.address());
     let load = Load::start(&addresses, 3);
     for _ in 0..3 {
         redis.restart();
-        load.until_every_key_moves();
+        load.until_every_number_changes();
     }
     for still in [500, 2_500] {
         redis.pause();
         thread::sleep(Duration::from_millis(still));
         redis.resume();
-        load.until_every_key_moves();
+        load.until_every_number_changes();
     }
     redis.kill();
     thread::sleep(2 * SECOND);
     redis.restart();
-    load.until_every_key_moves();
+    load.until_every_number_changes();
     assert!(load.unavailable() > 0);
     load.stop();
 }
 
 #[test]
-fn while_redis_stands_still_callers_are_told_in_time() {
+fn while_redis_is_paused_callers_get_an_error_in_time() {
     let redis = RedisServer::start();
     let node = node(&redis.url());
     let lock = Lock::global("k");
@@ -53,14 +53,14 @@ fn while_redis_stands_still_callers_are_told_in_time() {
     }
     redis.resume();
     until_serving(&node);
-    // What was held is held, and what was not granted is not.
+    // The held lock is still held, and the other one is free.
     assert_eq!(node.ask(&lock.status()).holder(), Some(held.clone()));
     crate::redis::nodes::until_free(&node, &other, crate::redis::nodes::RECOVERY);
     give_back(&node, &lock, &held);
 }
 
 #[test]
-fn what_was_held_is_held_after_a_restart_and_waiters_hear_of_it() {
+fn a_restart_of_redis_keeps_locks_and_answers_waiters() {
     let mut redis = RedisServer::start();
     let [one, other] = [(); 2].map(|()| node(&redis.url()));
     let lock = Lock::global("k");
@@ -71,7 +71,7 @@ fn what_was_held_is_held_after_a_restart_and_waiters_hear_of_it() {
     until_serving(&other);
     assert_eq!(other.ask(&lock.status()).holder(), Some(held.clone()));
     give_back(&one, &lock, &held);
-    // It may have been sent away. If not, it is served.
+    // It got either an error or the lock.
     let answer = waiter.answer().unwrap();
     match answer.granted() {
         Some(lease) => give_back(&other, &lock, &lease),

@@ -1,4 +1,4 @@
-//! Several real servers on one real Redis: what they promise holds while Redis, the link to it, or one of them is gone.
+//! Several real servers on one real Redis: their guarantees hold while Redis, the link to it, or one of them fails.
 
 mod changed_link;
 mod dead_nodes;

@@ -1,4 +1,4 @@
-//! Servers that share a Redis, and those who ask them for locks.
+//! Servers that share a Redis, and callers that take locks from them.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -15,12 +15,12 @@ pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
 /// How long a server waits for Redis in these tests.
 pub(crate) const STORE_TIMEOUT: Duration = SECOND;
-/// What is added where a machine has much else to do. Short of a minute, which is what callers are willing to wait.
+/// Additional time for a busy machine. Less than the minute for which callers wait.
 pub(crate) const MARGIN: Duration = Duration::from_secs(20);
-/// After a fault is over, everything is as before within this time.
+/// How long the servers may take to recover after a fault.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(40);
 
-/// A server with its locks there.
+/// A server with this store.
 pub(crate) fn node(store: &str) -> Node {
     node_with(store, &[])
 }
@@ -30,12 +30,12 @@ pub(crate) fn node_with(store: &str, arguments: &[&str]) -> Node {
     Serve::new(FORRST, &[&ours, arguments].concat()).node()
 }
 
-/// Takes the lock, which has to be free.
+/// Acquires the lock, which has to be free.
 #[track_caller]
 pub(crate) fn take(node: &Running, lock: &Lock, owner: &str, ttl: Duration) -> Shown {
     let answer = node.ask(&lock.acquire(owner, ttl));
     let granted = answer.granted();
-    granted.unwrap_or_else(|| panic!("{owner} gets {} not: {answer:?}", lock.key))
+    granted.unwrap_or_else(|| panic!("{owner} does not get {}: {answer:?}", lock.key))
 }
 
 #[track_caller]
@@ -44,7 +44,7 @@ pub(crate) fn give_back(node: &Running, lock: &Lock, lease: &Shown) {
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
-/// Waits until a lock is free, for no longer than that.
+/// Waits until a lock is free, for `limit` at most.
 #[track_caller]
 pub(crate) fn until_free(node: &Running, lock: &Lock, limit: Duration) {
     until_for(limit, "the lock is free", || {
@@ -53,7 +53,7 @@ pub(crate) fn until_free(node: &Running, lock: &Lock, limit: Duration) {
     });
 }
 
-/// Waits until a server can lock again.
+/// Waits until a server can grant locks again.
 #[track_caller]
 pub(crate) fn until_serving(node: &Running) {
     let lock = Lock::global("is it back?");
@@ -63,7 +63,7 @@ pub(crate) fn until_serving(node: &Running) {
     });
 }
 
-/// Sends a request that Redis is needed for while it is gone: the answer comes in time, and says so.
+/// Checks that a request that needs Redis gets UNAVAILABLE in time.
 #[track_caller]
 pub(crate) fn assert_unavailable(node: &Running, request: &Value) {
     let since = Instant::now();
@@ -73,17 +73,17 @@ pub(crate) fn assert_unavailable(node: &Running, request: &Value) {
     assert!(elapsed < STORE_TIMEOUT + MARGIN, "after {elapsed:?}");
 }
 
-/// Somebody who waits for a lock.
+/// A call that waits for a lock.
 pub(crate) struct Waiter {
     call: JoinHandle<io::Result<Answer>>,
 }
 
 impl Waiter {
-    /// For a minute. It is in the queue, and its server knows: Redis has answered that server once more since.
+    /// Waits for a minute. Returns when the call is in the queue and its server knows it: Redis has answered it once more.
     #[track_caller]
     pub(crate) fn start(node: &Running, lock: &Lock, owner: &str, ttl: Duration) -> Self {
         let call = node.start_ask(lock.acquire_within(owner, ttl, MINUTE));
-        until("it waits, or does so no more", || {
+        until("it waits, or is answered", || {
             call.is_finished() || node.ask(&lock.waiters()).waiting().contains(&owner)
         });
         Self { call }
@@ -93,7 +93,7 @@ impl Waiter {
         !self.call.is_finished()
     }
 
-    /// The lease that it gets, for which it waits no longer than that.
+    /// The lease that it gets within `limit`.
     #[track_caller]
     pub(crate) fn granted_within(self, limit: Duration) -> Shown {
         until_for(limit, "the waiter is answered", || self.call.is_finished());

@@ -1,4 +1,4 @@
-//! Who waits is served in turn, on whichever server.
+//! Waiters of several servers are served in the order of their arrival.
 
 use std::sync::mpsc;
 use std::thread;
@@ -10,21 +10,21 @@ use crate::redis::nodes::{HOUR, MINUTE, Waiter, give_back, node, take};
 use crate::redis::protected::Load;
 
 #[test]
-fn waiters_of_three_nodes_are_served_in_their_order_and_at_once() {
+fn waiters_of_three_nodes_are_served_in_order_and_without_polling() {
     let redis = RedisServer::start();
     let nodes = [(); 3].map(|()| node(&redis.url()));
     let lock = Lock::global("wanted");
     let held = take(&nodes[0], &lock, "holder", HOUR);
-    let (say, hear) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     for number in 0..9 {
         let owner = format!("waiter {number}");
         let node = &nodes[number % 3];
         let address = node.address();
         let waiter = Waiter::start(node, &lock, &owner, HOUR);
-        let (lock, say) = (lock.clone(), say.clone());
+        let (lock, sender) = (lock.clone(), sender.clone());
         thread::spawn(move || {
             let lease = waiter.answer().unwrap().granted().unwrap();
-            say.send((Instant::now(), lease.clone())).unwrap();
+            sender.send((Instant::now(), lease.clone())).unwrap();
             post(&address, &lock.release(&owner, lease.fence)).unwrap();
         });
     }
@@ -32,13 +32,13 @@ fn waiters_of_three_nodes_are_served_in_their_order_and_at_once() {
     let mut last = (Instant::now(), held);
     let mut hand_overs = Vec::new();
     for number in 0..9 {
-        let (at, lease) = hear.recv_timeout(MINUTE).unwrap();
+        let (at, lease) = receiver.recv_timeout(MINUTE).unwrap();
         assert_eq!(lease.owner, format!("waiter {number}"));
         assert!(lease.fence > last.1.fence, "{lease:?} after {last:?}");
         hand_overs.push(at.saturating_duration_since(last.0));
         last = (at, lease);
     }
-    // Were waiters only found by looking now and then, all of them would have waited for that; a busy machine delays some.
+    // If waiters were only found by polling, all hand-overs would be slow. A busy machine delays only some.
     let quickest = hand_overs.iter().min();
     assert!(
         quickest < Some(&Duration::from_millis(500)),
@@ -47,7 +47,7 @@ fn waiters_of_three_nodes_are_served_in_their_order_and_at_once() {
 }
 
 #[test]
-fn fences_that_run_out_are_warned_about_also_for_one_who_waited() {
+fn a_grant_to_a_waiter_also_warns_that_fences_run_out() {
     let redis = RedisServer::start();
     let node = node(&redis.url());
     let lock = Lock::global("k");
@@ -71,7 +71,7 @@ fn three_nodes_lose_no_update() {
     let addresses = nodes.each_ref().map(|node| node.address());
     let load = Load::start(&addresses, 3);
     for _ in 0..5 {
-        load.until_every_key_moves();
+        load.until_every_number_changes();
     }
     assert_eq!(load.unavailable(), 0);
     load.stop();

@@ -1,4 +1,4 @@
-//! A resource that compares fences, as those do that matter, and callers who change it under a lock.
+//! A resource that checks fences, and callers that change it under a lock.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,10 +10,10 @@ use forrst_testkit::{Lock, Shown, post, until_for};
 
 use crate::redis::nodes::{RECOVERY, SECOND};
 
-/// Longer than any fault of these tests, so that two who hold it at once are a mistake and no expiry.
+/// Longer than any fault of these tests, so that overlapping holders are an error and not an expiry.
 const TTL: Duration = Duration::from_secs(20);
 
-/// Numbers, each under a lock of its name.
+/// Numbers, each protected by the lock with its name.
 #[derive(Default)]
 pub(crate) struct Protected {
     numbers: Mutex<HashMap<String, Number>>,
@@ -24,12 +24,12 @@ struct Number {
     value: u64,
     last_fence: u64,
     accepted: u64,
-    /// Who has read it and is about to write it.
+    /// The owner that has read it and is about to write it.
     writer: Option<String>,
 }
 
 impl Protected {
-    /// Reads the number. From now on an older fence can write it no more.
+    /// Reads the number. From now on, a smaller fence cannot write it.
     fn read(&self, key: &str, lease: &Shown) -> u64 {
         let mut numbers = self.numbers.lock().unwrap();
         let number = numbers.entry(key.to_owned()).or_default();
@@ -38,7 +38,10 @@ impl Protected {
             "{lease:?} was granted after fence {}",
             number.last_fence
         );
-        assert_eq!(number.writer, None, "{lease:?} has {key} at the same time");
+        assert_eq!(
+            number.writer, None,
+            "{lease:?} holds {key} at the same time"
+        );
         number.last_fence = lease.fence;
         number.writer = Some(lease.owner.clone());
         number.value
@@ -47,15 +50,18 @@ impl Protected {
     fn write(&self, key: &str, lease: &Shown, value: u64) {
         let mut numbers = self.numbers.lock().unwrap();
         let number = numbers.get_mut(key).expect("it was read");
-        assert_eq!(number.last_fence, lease.fence, "{key} has been lost");
+        assert_eq!(
+            number.last_fence, lease.fence,
+            "the lease on {key} was replaced"
+        );
         number.value = value;
         number.accepted += 1;
         number.writer = None;
     }
 
-    /// No update is lost: every write that was accepted has counted.
+    /// Checks that no update is lost: the value is the number of accepted writes.
     #[track_caller]
-    pub(crate) fn assert_whole(&self) {
+    pub(crate) fn assert_no_lost_update(&self) {
         for (key, number) in &*self.numbers.lock().unwrap() {
             assert_eq!(number.value, number.accepted, "{key}: {number:?}");
         }
@@ -67,7 +73,7 @@ impl Protected {
     }
 }
 
-/// Callers who add one to each number, again and again, through any of the servers.
+/// Callers that increment each number again and again, through each of the servers.
 pub(crate) struct Load {
     pub(crate) resource: Arc<Protected>,
     keys: Vec<String>,
@@ -77,7 +83,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// One caller at each of these addresses for each of as many keys.
+    /// Starts one caller for each address and key.
     pub(crate) fn start(addresses: &[String], keys: usize) -> Self {
         let keys: Vec<String> = (0..keys).map(|number| format!("number {number}")).collect();
         let mut load = Self {
@@ -100,43 +106,43 @@ impl Load {
                 load.callers.push(thread::spawn(move || caller.run()));
             }
         }
-        load.until_every_key_moves();
+        load.until_every_number_changes();
         load
     }
 
     /// Waits until each number was changed again.
     #[track_caller]
-    pub(crate) fn until_every_key_moves(&self) {
+    pub(crate) fn until_every_number_changes(&self) {
         let accepted = |key: &String| self.resource.accepted_of(key);
         let before: Vec<u64> = self.keys.iter().map(accepted).collect();
         let took = until_for(RECOVERY + TTL, "every number was changed again", || {
             let keys = self.keys.iter().zip(&before);
-            self.assert_nobody_failed();
+            self.assert_no_caller_failed();
             keys.into_iter()
                 .all(|(key, before)| accepted(key) > *before + 1)
         });
         println!("every number was changed again after {took:?}");
     }
 
-    /// How often somebody was told that the store is not there.
+    /// How many calls got UNAVAILABLE.
     pub(crate) fn unavailable(&self) -> usize {
         self.unavailable.load(Ordering::Relaxed)
     }
 
     #[track_caller]
-    fn assert_nobody_failed(&self) {
+    fn assert_no_caller_failed(&self) {
         let ended = self.callers.iter().any(JoinHandle::is_finished);
         assert!(!ended, "a caller has failed: see above");
     }
 
-    /// Ends it; no update was lost.
+    /// Ends the load, and checks that no update was lost.
     #[track_caller]
     pub(crate) fn stop(self) {
         self.is_over.store(true, Ordering::Relaxed);
         for caller in self.callers {
             assert!(caller.join().is_ok(), "a caller has failed: see above");
         }
-        self.resource.assert_whole();
+        self.resource.assert_no_lost_update();
     }
 }
 
@@ -169,7 +175,7 @@ impl Caller {
         )
         .ok();
         let Some(answer) = answer else {
-            // This server is gone.
+            // This server is down.
             thread::sleep(Duration::from_millis(50));
             return None;
         };
@@ -185,14 +191,14 @@ impl Caller {
         }
     }
 
-    /// Tries until it is known to be released, as nobody else can have it before its end.
+    /// Retries until the lock is known to be released: otherwise it would stay held until it expires.
     fn release(&self, lock: &Lock, lease: &Shown) {
         let give_up = Instant::now() + TTL;
         while Instant::now() < give_up {
             let answer = post(&self.address, &lock.release(&lease.owner, lease.fence)).ok();
             match answer.as_ref().and_then(|answer| answer.code()) {
                 None if answer.is_some() => return,
-                // One of the answers was lost.
+                // The answer to an earlier try was lost.
                 Some("LOCK_ALREADY_RELEASED" | "LOCK_NOT_FOUND" | "LOCK_OWNERSHIP_MISMATCH") => {
                     return;
                 }

@@ -1,15 +1,15 @@
-//! A Redis that can lose locks, that cannot be reached, or that wants a password or TLS.
+//! A Redis that can lose locks, that cannot be reached, or that requires a password or TLS.
 
 use forrst_testkit::{Lock, RedisOptions, RedisReplicas, RedisServer, Serve, until};
 
 use crate::redis::nodes::{FORRST, HOUR, node_with, take};
 
-/// A server that may not start.
+/// A server that may fail to start.
 fn serve(store: &str, arguments: &[&str]) -> Serve {
     Serve::new(FORRST, &[&["--store", store], arguments].concat())
 }
 
-/// Ends by itself with exit code 1, and says all of these words, but none of the secret.
+/// Checks that the server exits with code 1 and prints all of these words, but not the password.
 #[track_caller]
 fn refuses(serve: &Serve, says: &[&str]) {
     let (code, output, errors) = serve.run();
@@ -23,7 +23,7 @@ fn refuses(serve: &Serve, says: &[&str]) {
 
 const PASSWORD: &str = "s3cret-Pa55";
 
-/// Warns about it, and with `--strict` does not start.
+/// Checks that the server warns about this Redis, and does not start with `--strict`.
 #[track_caller]
 fn is_unsafe(store: &str, says: &[&str]) {
     let node = node_with(store, &[]);
@@ -37,7 +37,7 @@ fn is_unsafe(store: &str, says: &[&str]) {
 }
 
 #[test]
-fn a_redis_that_keeps_all_is_safe() {
+fn a_redis_that_persists_every_write_is_safe() {
     let redis = RedisServer::start();
     let node = node_with(&redis.url(), &["--strict"]);
     assert!(!node.errors().contains("WARN"), "{}", node.errors());
@@ -64,11 +64,11 @@ fn a_redis_that_only_saves_snapshots_is_unsafe() {
 }
 
 #[test]
-fn a_replica_that_nobody_waits_for_is_unsafe() {
+fn a_replica_that_is_not_waited_for_is_unsafe() {
     let set = RedisReplicas::alone();
     is_unsafe(&set.url(), &["replica", "--redis-wait"]);
     let waits = node_with(&set.url(), &["--redis-wait", "1", "--strict"]);
-    // A replica that has just come takes a while for its first answer.
+    // A new replica takes a while for its first acknowledgement.
     let acquire = Lock::global("waited for").acquire("a", HOUR);
     until("a replica has a lock", || {
         waits.ask(&acquire).granted().is_some()
@@ -77,9 +77,9 @@ fn a_replica_that_nobody_waits_for_is_unsafe() {
     assert!(!lease.is_empty(), "the replica has nothing");
 }
 
-/// Found safe when the server started, and not any more when it connects again.
+/// It is safe when the server starts, but no longer when the server connects again.
 #[test]
-fn a_redis_that_has_become_unsafe_is_warned_about_every_time() {
+fn a_redis_that_becomes_unsafe_is_warned_about_after_each_reconnect() {
     let redis = RedisServer::start();
     let node = node_with(&redis.url(), &[]);
     let warnings = || node.errors().matches("UNSAFE").count();
@@ -92,7 +92,7 @@ fn a_redis_that_has_become_unsafe_is_warned_about_every_time() {
 }
 
 #[test]
-fn a_redis_that_wants_a_password_gets_it_and_nobody_else_does() {
+fn the_password_is_sent_to_redis_and_never_printed() {
     let redis = RedisOptions::default().password(PASSWORD).start();
     let node = node_with(&redis.url(), &[]);
     take(&node, &Lock::global("k"), "a", HOUR);
@@ -105,7 +105,7 @@ fn a_redis_that_wants_a_password_gets_it_and_nobody_else_does() {
     let address = redis.address();
     for wrong in [
         format!("redis://:not-{PASSWORD}@{address}"),
-        format!("redis://somebody:{PASSWORD}@{address}"),
+        format!("redis://other:{PASSWORD}@{address}"),
         format!("redis://{address}"),
     ] {
         refuses(&serve(&wrong, &[]), &[&address]);
@@ -113,7 +113,7 @@ fn a_redis_that_wants_a_password_gets_it_and_nobody_else_does() {
 }
 
 #[test]
-fn a_redis_with_tls_is_checked() {
+fn the_certificate_of_redis_is_verified() {
     let redis = RedisOptions::default().tls().password(PASSWORD).start();
     let ca = redis.ca().display().to_string();
     let node = node_with(&redis.url(), &["--redis-ca", &ca]);
@@ -121,18 +121,18 @@ fn a_redis_with_tls_is_checked() {
     let said = node.output() + &node.errors();
     assert!(!said.contains(PASSWORD), "{said}");
 
-    // Nobody has heard of its authority, or of another one's.
+    // Without its authority, or with another one, it is not trusted.
     refuses(&serve(&redis.url(), &[]), &["localhost"]);
-    let stranger = RedisOptions::default().tls().start();
-    let ca_of_stranger = stranger.ca().display().to_string();
-    let distrusting = ["--redis-ca", &ca_of_stranger];
+    let other = RedisOptions::default().tls().start();
+    let other_ca = other.ca().display().to_string();
+    let distrusting = ["--redis-ca", &other_ca];
     refuses(&serve(&redis.url(), &distrusting), &["localhost"]);
     let no_file = ["--redis-ca", "no/such/file.pem"];
     refuses(&serve(&redis.url(), &no_file), &["no/such/file.pem"]);
 }
 
 #[test]
-fn a_url_that_leads_nowhere_is_named() {
+fn an_error_names_the_url_that_cannot_be_reached() {
     let nowhere = RedisServer::start();
     nowhere.kill();
     let url = nowhere.url();
@@ -155,9 +155,9 @@ fn a_url_that_leads_nowhere_is_named() {
 }
 
 #[test]
-fn somebody_who_is_no_redis_is_refused() {
+fn a_server_that_is_not_redis_is_refused() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    // It accepts, and never says a word.
+    // It accepts connections, and never answers.
     refuses(&serve(&format!("redis://{address}"), &[]), &[&address]);
 }

@@ -1,4 +1,4 @@
-//! Several who use one Redis: nodes with one prefix share locks, others are left alone.
+//! Several users of one Redis: nodes with the same prefix share locks, and keys of others are not touched.
 
 use forrst_testkit::{Lock, Node, RedisServer, list};
 use serde_json::Value;
@@ -38,7 +38,7 @@ fn nodes_of_one_prefix_share_their_locks() {
 }
 
 #[test]
-fn keys_of_others_stay_as_they_are() {
+fn keys_of_other_programs_are_not_changed() {
     let redis = RedisServer::start();
     redis.cli(&["SET", "lock:k", "theirs"]);
     redis.cli(&["SET", "forrst", "theirs"]);
@@ -57,9 +57,9 @@ fn keys_of_others_stay_as_they_are() {
     }
 }
 
-/// Whatever stands in a key, it is a name and nothing else.
+/// Special characters in a key have no meaning.
 #[test]
-fn no_key_is_mistaken_for_another() {
+fn keys_with_special_characters_are_distinct() {
     let redis = RedisServer::start();
     let [one, other] = [(); 2].map(|()| with_prefix(&redis, "one"));
     let keys = ["{a}b", "a}{b", "{}", "a b", "*", "\"a\"", "a:waiters", "ä"];
@@ -72,7 +72,7 @@ fn no_key_is_mistaken_for_another() {
     assert_eq!(answer.listed().len(), keys.len(), "{answer:?}");
 }
 
-/// How the log of a node that has ended shows a lock.
+/// How the log of a node shows a lock. Ends the node.
 fn shown_lock(node: &Node, lock: &Lock) -> String {
     let lease = take(node, lock, "a", HOUR);
     give_back(node, lock, &lease);

@@ -1,4 +1,4 @@
-//! What one server tells another through a channel of Redis is lost; the lock is handed over all the same.
+//! Messages between servers through a channel of Redis are lost; locks are handed over all the same.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,11 @@ use forrst_testkit::{Lock, Node, Proxy, RedisServer, Traffic, Way};
 
 use crate::redis::nodes::{HOUR, Waiter, give_back, node, take};
 
-/// Longer than the wait for a message that does not come, shorter than anything that is not minded at all.
+/// Longer than a server waits for a message that does not come, and shorter than the wait of the call.
 const BOUND: Duration = Duration::from_secs(4);
 
-/// One server that waits for locks, behind a link whose channel can be broken, and one that holds them.
-struct Stage {
+/// A server whose callers wait, behind a link whose channel can be broken, and a server whose callers hold locks.
+struct Setup {
     _redis: RedisServer,
     proxy: Proxy,
     waits: Node,
@@ -18,7 +18,7 @@ struct Stage {
     lock: Lock,
 }
 
-impl Stage {
+impl Setup {
     fn new() -> Self {
         let redis = RedisServer::start();
         let proxy = Proxy::start(redis.port());
@@ -31,7 +31,7 @@ impl Stage {
         }
     }
 
-    /// How long it takes until the other server's waiter has the lock.
+    /// Hands a lock over from one server to the other, and returns how long that took.
     #[track_caller]
     fn hand_over(&self) -> Duration {
         let held = take(&self.holds, &self.lock, "holder", HOUR);
@@ -46,26 +46,26 @@ impl Stage {
     }
 }
 
-fn handed_over_although(break_channel: impl Fn(&Proxy)) {
-    let stage = Stage::new();
-    break_channel(&stage.proxy);
+fn check_hand_overs(break_channel: impl Fn(&Proxy)) {
+    let setup = Setup::new();
+    break_channel(&setup.proxy);
     for _ in 0..3 {
-        stage.hand_over();
+        setup.hand_over();
     }
 }
 
 #[test]
 fn a_channel_that_is_cut_delays_a_hand_over_by_seconds_at_most() {
-    handed_over_although(|proxy| proxy.refuse(Traffic::Subscriptions));
+    check_hand_overs(|proxy| proxy.refuse(Traffic::Subscriptions));
 }
 
 #[test]
 fn a_channel_that_falls_silent_delays_a_hand_over_by_seconds_at_most() {
-    handed_over_although(|proxy| proxy.swallow(Way::ToClient, Traffic::Subscriptions));
+    check_hand_overs(|proxy| proxy.swallow(Way::ToClient, Traffic::Subscriptions));
 }
 
 #[test]
-fn a_channel_that_is_back_is_used_again() {
+fn a_channel_that_is_restored_is_used_again() {
     for (name, begin) in [
         (
             "cut",
@@ -77,13 +77,13 @@ fn a_channel_that_is_back_is_used_again() {
         }),
     ] {
         println!("{name}");
-        let stage = Stage::new();
-        begin(&stage.proxy);
-        stage.hand_over();
-        stage.proxy.heal();
-        // Without the channel, none of them would come so soon.
+        let setup = Setup::new();
+        begin(&setup.proxy);
+        setup.hand_over();
+        setup.proxy.heal();
+        // Without the channel, no hand-over would be as quick.
         let soon = Duration::from_millis(250);
-        let hand_overs = std::iter::repeat_with(|| stage.hand_over()).take(50);
+        let hand_overs = std::iter::repeat_with(|| setup.hand_over()).take(50);
         let quick = hand_overs.filter(|took| *took < soon).take(2).count();
         assert_eq!(quick, 2, "the channel is still not used");
     }

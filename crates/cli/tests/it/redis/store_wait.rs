@@ -20,7 +20,7 @@ fn stopped(options: RedisOptions) -> RedisServer {
     redis
 }
 
-/// Starts a server whose Redis is down, and returns when it has said that it waits.
+/// Starts a server whose Redis is down, and returns when it has logged that it waits.
 #[track_caller]
 fn start_waiting(serve: &Serve, redis: &RedisServer) -> Running {
     let running = serve.spawn();
@@ -33,7 +33,7 @@ fn start_waiting(serve: &Serve, redis: &RedisServer) -> Running {
     running
 }
 
-/// Fails by itself with exit code 1. Returns what it said.
+/// Checks that the server exits with code 1. Returns its standard error.
 #[track_caller]
 fn failure(serve: &Serve) -> String {
     let (code, output, errors) = serve.run();
@@ -66,7 +66,7 @@ fn a_server_that_is_started_before_its_redis_becomes_ready() {
 }
 
 #[test]
-fn without_a_wait_the_error_names_the_option() {
+fn without_a_wait_the_error_suggests_the_option() {
     let redis = stopped(RedisOptions::default());
     for arguments in [&[][..], &["--store-wait", "0"], &["--store-wait", "0s"]] {
         let serve = serve(&redis.url(), arguments).variable("FORRST_STORE_WAIT", "0");
@@ -108,7 +108,7 @@ fn a_server_gives_up_with_the_last_error_when_the_wait_is_over() {
 }
 
 #[test]
-fn an_error_that_waiting_does_not_cure_is_not_retried() {
+fn a_permanent_error_is_not_retried() {
     let redis = RedisOptions::default().password(PASSWORD).tls().start();
     let forgetful = RedisOptions::default().forgetful().start();
     let address = redis.address();

@@ -1,4 +1,4 @@
-//! What somebody sees who has just started the server.
+//! The banner of a server, and the command to try in it.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::serve::command::{demo, serve};
 
-/// The line to try, as it is printed, in a shell.
+/// Runs the command to try in a shell, as it is printed.
 fn try_it(running: &Running) -> Value {
     let output = running.output();
     let line = output
@@ -25,7 +25,7 @@ fn try_it(running: &Running) -> Value {
 }
 
 #[test]
-fn it_shows_the_address_the_store_the_functions_and_a_line_to_try() {
+fn it_shows_the_address_the_store_the_functions_and_a_command_to_try() {
     let serve = demo(&["--node", "node-7"]);
     let running = serve.start();
     let output = running.output();
@@ -49,11 +49,11 @@ fn it_shows_the_address_the_store_the_functions_and_a_line_to_try() {
     ] {
         assert!(functions.contains(function), "{functions}");
     }
-    assert!(output.lines().count() < 15, "short:\n{output}");
+    assert!(output.lines().count() < 15, "too long:\n{output}");
 }
 
 #[test]
-fn the_line_to_try_works_as_it_is_printed() {
+fn the_command_to_try_works_as_it_is_printed() {
     let serve = demo(&[]);
     let running = serve.start();
     for _ in 0..2 {
@@ -69,7 +69,7 @@ fn the_line_to_try_works_as_it_is_printed() {
 }
 
 #[test]
-fn the_line_to_try_works_without_the_demo_functions() {
+fn the_command_to_try_works_without_the_demo_functions() {
     let serve = serve(&["--store", "memory:"]);
     let running = serve.start();
     assert!(
@@ -85,7 +85,7 @@ fn the_line_to_try_works_without_the_demo_functions() {
 }
 
 #[test]
-fn without_a_store_it_keeps_locks_in_a_folder() {
+fn the_default_store_is_a_folder() {
     let serve = serve(&[]);
     let running = serve.start();
     assert!(
@@ -174,7 +174,7 @@ fn the_demo_functions_do_what_they_say() {
     }
 }
 
-/// A banner that nobody reads, as in `forrst serve | head -1`, is no reason to end.
+/// As in `forrst serve | head -1`.
 #[test]
 fn a_closed_output_does_not_end_the_server() {
     let serve = demo(&[]).argument("--unix").argument("socket");

@@ -1,4 +1,4 @@
-//! The binary in a folder of its own.
+//! `forrst serve` in a folder of its own.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub(crate) fn bare(arguments: &[&str]) -> Serve {
     Serve::bare(FORRST, arguments)
 }
 
-/// A name as the server prints it.
+/// A path as the server prints it.
 pub(crate) fn shown(path: &Path) -> String {
     path.display().to_string()
 }

@@ -1,4 +1,4 @@
-//! What the server says while it runs.
+//! The log of the server: formats, levels, what it hides, and what happens when it is not read.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::serve::command::demo;
 use crate::serve::request::locked;
 
-/// Everything that makes a server speak: a panic, a call that is cut off, and its end.
+/// The log of a server with a panic, a call that is cut off, and a shutdown.
 fn eventful(format: &[&str]) -> String {
     let serve = demo(&[format, &["--drain-timeout", "100ms"]].concat());
     let running = serve.start();
@@ -49,9 +49,8 @@ fn as_json_every_line_is_an_object() {
     assert!(messages.contains(&"shutting down"), "{messages:?}");
 }
 
-/// The ids of the caller's trace lead to the lines that its call has caused.
 #[test]
-fn a_line_about_a_traced_call_has_the_ids_of_its_trace() {
+fn a_line_about_a_traced_call_has_its_trace_id() {
     let errors = eventful(&["--log-format", "json"]);
     let panic = errors
         .lines()
@@ -60,11 +59,11 @@ fn a_line_about_a_traced_call_has_the_ids_of_its_trace() {
     assert!(panic.contains("trace-of-the-panic"), "{panic}");
 }
 
-/// The lines of a server that answers a ping and ends.
+/// The log lines of a server that answers a ping and ends.
 fn lines_of(serve: Serve) -> Vec<Value> {
     let running = serve.argument("--log-format").argument("json").start();
     running.call("urn:cline:forrst:fn:ping", json!({}));
-    greet_by_http2(&running);
+    connect_by_http2(&running);
     running.signal(Signal::TERM);
     assert_eq!(running.wait().code(), Some(0));
     let errors = running.errors();
@@ -72,8 +71,8 @@ fn lines_of(serve: Serve) -> Vec<Value> {
     lines.collect::<Result<_, _>>().unwrap()
 }
 
-/// The library for HTTP/2 logs much at `DEBUG`.
-fn greet_by_http2(running: &Running) {
+/// Opens an HTTP/2 connection: the library for it logs much at `DEBUG`.
+fn connect_by_http2(running: &Running) {
     let mut stream = TcpStream::connect(running.address()).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(30)))
@@ -110,14 +109,14 @@ fn the_level_chooses_the_lines() {
 }
 
 #[test]
-fn rust_log_counts_more_than_the_level() {
+fn rust_log_overrides_the_level() {
     let at_warn = |rust_log| demo(&["--log-level", "warn"]).variable("RUST_LOG", rust_log);
     assert_eq!(shown(at_warn("info")), (false, true));
     assert_eq!(shown(at_warn("error,forrst::request=debug")), (true, false));
     assert_eq!(
         shown(demo(&["--log-level", "debug"]).variable("RUST_LOG", "")),
         (true, true),
-        "a variable that is set to nothing is as good as none"
+        "an empty variable counts as not set"
     );
 }
 
@@ -133,12 +132,12 @@ fn libraries_stay_quiet_at_every_level() {
 }
 
 #[test]
-fn as_text_lines_are_for_people() {
+fn as_text_lines_are_neither_json_nor_coloured() {
     let errors = eventful(&[]);
     assert!(errors.contains("shutting down"), "{errors}");
     assert!(
         !errors.contains('\u{1b}'),
-        "colours where nobody sees them: {errors}"
+        "colours without a terminal: {errors}"
     );
     assert!(
         errors.lines().all(|line| !line.starts_with('{')),
@@ -146,7 +145,7 @@ fn as_text_lines_are_for_people() {
     );
 }
 
-/// Keys often contain whom and what a service deals with.
+/// Keys often contain names of customers and the like.
 #[test]
 fn keys_and_owners_stay_out_of_the_log() {
     let serve = demo(&["--log-format", "json"]).variable("RUST_LOG", "trace");
@@ -172,7 +171,7 @@ fn keys_and_owners_stay_out_of_the_log() {
 /// More lines than a pipe and the queue of the log hold.
 const MANY: usize = 12_000;
 
-/// What a server answers to text that ends the connection. A server that hangs fails the test.
+/// Sends a request that closes its connection, and reads the answer. A server that hangs fails the test.
 fn exchange(running: &Running, text: &str) -> String {
     let mut stream = TcpStream::connect(running.address()).unwrap();
     let patience = Some(Duration::from_secs(30));
@@ -190,7 +189,7 @@ fn get(running: &Running, path: &str) -> String {
     answer
 }
 
-/// Locked calls, each of which makes a line.
+/// Makes locked calls, each of which is logged in one line.
 fn call_often(running: &Running, count: usize) {
     let mut entry = json!({"jsonrpc": "2.0", "id": 1, "method": "forrst.call"});
     for batch in 0..count / 100 {
@@ -209,7 +208,7 @@ fn call_often(running: &Running, count: usize) {
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_neither_calls_nor_the_end() {
+fn a_log_that_is_not_read_blocks_neither_calls_nor_the_shutdown() {
     let running =
         demo(&["--drain-timeout", "2s", "--log-level", "debug"]).start_with_unread_errors();
     call_often(&running, MANY);
@@ -225,7 +224,7 @@ fn a_log_that_nobody_reads_stops_neither_calls_nor_the_end() {
 }
 
 #[test]
-fn a_log_that_is_read_again_says_how_many_lines_are_missing() {
+fn a_log_that_is_read_again_counts_the_dropped_lines() {
     for format in ["text", "json"] {
         let options = ["--log-level", "debug", "--log-format", format];
         let running = demo(&options).start_with_unread_errors();
@@ -255,7 +254,7 @@ fn traced_panic(trace_id: &str) -> Value {
 }
 
 #[test]
-fn what_a_caller_sends_cannot_forge_a_line_and_is_bounded() {
+fn what_a_caller_sends_is_escaped_and_cut() {
     for format in [&[][..], &["--log-format", "json"]] {
         let running = demo(format).start();
         let forged = "x\r\n2026-01-01 ERROR forged\u{1b}[31m\u{9b}31m\u{2028}";

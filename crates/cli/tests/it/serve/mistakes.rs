@@ -1,4 +1,4 @@
-//! What is wrong is named, and the exit code says whose fault it was: 2 for wrong usage, 1 when the server cannot run.
+//! Errors at startup name what is wrong. The exit code is 2 for wrong usage, and 1 when the server cannot run.
 
 use std::net::TcpListener;
 
@@ -6,7 +6,7 @@ use forrst_testkit::{Serve, until};
 
 use crate::serve::command::{bare, demo, serve, shown};
 
-/// Fails with this code, and says all of these words; nothing else is printed.
+/// Checks that the server fails with this code, prints all of these words to standard error, and no banner.
 #[track_caller]
 fn check(serve: &Serve, code: i32, says: &[&str]) {
     let (actual, output, errors) = serve.run();
@@ -15,14 +15,11 @@ fn check(serve: &Serve, code: i32, says: &[&str]) {
         assert!(errors.contains(word), "`{word}` is not in\n{errors}");
     }
     assert!(!errors.contains("panicked"), "{errors}");
-    assert!(
-        !output.contains("curl"),
-        "a banner for a server that does not run:\n{output}"
-    );
+    assert!(!output.contains("curl"), "there is a banner:\n{output}");
 }
 
 #[test]
-fn wrong_flags_and_values() {
+fn wrong_flags_and_values_are_refused() {
     for (arguments, says) in [
         (
             &["--lisen", "127.0.0.1:0"][..],
@@ -69,9 +66,8 @@ fn wrong_flags_and_values() {
     );
 }
 
-/// Nobody could ever connect.
 #[test]
-fn no_connections_at_all() {
+fn a_limit_of_zero_connections_is_refused() {
     check(
         &serve(&["--store", "memory:", "--max-connections", "0"]),
         2,
@@ -80,7 +76,7 @@ fn no_connections_at_all() {
 }
 
 #[test]
-fn wrong_files() {
+fn invalid_files_are_refused() {
     check(
         &demo(&["--config", "missing.toml"]),
         1,
@@ -106,7 +102,7 @@ fn wrong_files() {
 }
 
 #[test]
-fn unknown_stores() {
+fn unknown_stores_are_refused() {
     for store in [
         "redis",
         "http://localhost",
@@ -132,7 +128,7 @@ fn unknown_stores() {
 }
 
 #[test]
-fn addresses_that_cannot_be_listened_on() {
+fn an_error_names_the_address_that_cannot_be_listened_on() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     check(
@@ -158,22 +154,22 @@ fn addresses_that_cannot_be_listened_on() {
 }
 
 #[test]
-fn a_node_that_cannot_stand_in_a_header() {
+fn a_node_name_that_is_not_a_header_value_is_refused() {
     check(&demo(&["--node", "two words"]), 1, &["node"]);
     check(&demo(&["--node", ""]), 1, &["node"]);
 }
 
 #[test]
-fn a_store_that_another_server_uses() {
+fn a_store_that_another_server_uses_is_refused() {
     let serve = serve(&["--store", "embedded:locks"]);
     let running = serve.start();
     check(&serve, 1, &["locks"]);
     drop(running);
 }
 
-/// The socket's fault is found before anybody is told that the server runs.
+/// The error is found before the banner is printed.
 #[test]
-fn sockets_that_cannot_be_listened_on() {
+fn an_error_names_the_socket_that_cannot_be_listened_on() {
     let serve = demo(&["--unix", "no/such/folder/socket"]);
     check(&serve, 1, &["no/such/folder/socket"]);
     let serve = demo(&["--unix", "file"]);
@@ -192,7 +188,7 @@ fn sockets_that_cannot_be_listened_on() {
 }
 
 #[test]
-fn help_says_what_can_be_set() {
+fn the_help_names_every_option_and_its_variable() {
     let (code, output, _) = bare(&["--help"]).run();
     assert_eq!(code, Some(0));
     for flag in [

@@ -1,4 +1,4 @@
-//! `forrst serve` as people use it: the real binary, its flags, its banner, its logs and its end.
+//! `forrst serve`, the real binary: flags, banner, log and shutdown.
 
 mod banner;
 mod command;

@@ -1,8 +1,8 @@
-//! Requests that tell a server what it is to do.
+//! Requests with locks.
 
 use serde_json::{Value, json};
 
-/// A request with a lock, for which it waits up to a minute.
+/// Adds a lock to a request, which waits for it for a minute at most.
 pub(crate) fn locked(mut request: Value, key: &str) -> Value {
     request["extensions"] = json!([{"urn": "urn:forrst:ext:atomicLock", "options": {
         "key": key,

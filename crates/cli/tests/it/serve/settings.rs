@@ -1,4 +1,4 @@
-//! A flag counts more than the environment, which counts more than the file.
+//! The sources of options: a flag overrides the environment, which overrides the file.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -12,7 +12,7 @@ fn millis(count: u64) -> Value {
     json!({"value": count, "unit": "millisecond"})
 }
 
-/// What a server says about its limits, with durations in milliseconds.
+/// A limit in the capabilities of a server, with durations in milliseconds.
 fn limit(running: &Running, name: &str) -> Value {
     let answer = running.call("urn:cline:forrst:fn:capabilities", json!({}));
     let limit = answer["result"]["limits"][name].clone();
@@ -31,8 +31,8 @@ fn limit(running: &Running, name: &str) -> Value {
 }
 
 #[test]
-fn each_source_counts_more_than_the_one_after_it() {
-    // The option, what it is in the file, the environment and the flag, and what the server then says.
+fn a_flag_overrides_the_environment_and_the_environment_the_file() {
+    // The option, its value in the file, the environment and the flag, and the limits that the server reports then.
     for (option, capability, [file, variable, flag], [of_file, of_variable, of_flag]) in [
         (
             "max-ttl",
@@ -105,7 +105,7 @@ fn every_option_can_come_from_the_file() {
 }
 
 #[test]
-fn the_file_itself_can_be_named_by_the_environment() {
+fn the_environment_can_name_the_file() {
     let serve = demo(&[]).variable("FORRST_CONFIG", "named.toml");
     std::fs::write(serve.path("named.toml"), "node = 'named'").unwrap();
     let running = serve.start();
@@ -138,7 +138,6 @@ fn a_switch_can_be_turned_off_as_well_as_on() {
     ));
 }
 
-/// The environment counts more than the file, also when it says no.
 #[test]
 fn the_environment_can_turn_off_what_the_file_turns_on() {
     let serve = serve(&["--store", "memory:"])
@@ -164,7 +163,7 @@ fn a_switch_in_the_environment_may_be_a_number() {
 }
 
 #[test]
-fn limits_are_kept() {
+fn limits_are_enforced() {
     let serve = demo(&[
         "--max-ttl",
         "10s",
@@ -193,12 +192,12 @@ fn limits_are_kept() {
 }
 
 #[test]
-fn only_so_many_may_be_connected() {
+fn connections_are_limited() {
     let serve = demo(&["--max-connections", "1"]);
     let running = serve.start();
     let status = || running.ask(&request("demo.echo", json!({}))).status;
     let taken = TcpStream::connect(running.address()).unwrap();
-    until("the only place is taken", || status() == 503);
+    until("the only connection is taken", || status() == 503);
     drop(taken);
     until("it is free again", || status() == 200);
 }
@@ -211,7 +210,7 @@ fn a_release_is_remembered_for_as_long_as_the_option_says() {
     let fence = lease.granted().unwrap().fence;
     let release = || running.ask(&lock.release("a", fence));
     assert_eq!(release().code(), None);
-    // Less than it would be without the option.
+    // The default is longer.
     until_for(Duration::from_secs(20), "it is forgotten", || {
         release().code() == Some("LOCK_NOT_FOUND")
     });

@@ -1,4 +1,4 @@
-//! The end of a server.
+//! The shutdown of a server by signals.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ fn sleep(ms: u64) -> Value {
 }
 
 #[test]
-fn with_nothing_to_do_it_ends_at_once() {
+fn an_idle_server_ends_at_once() {
     for signal in [Signal::TERM, Signal::INT] {
         let serve = demo(&["--drain-timeout", "1h"]);
         let running = serve.start();
@@ -28,7 +28,7 @@ fn with_nothing_to_do_it_ends_at_once() {
 }
 
 #[test]
-fn an_idle_connection_does_not_keep_it() {
+fn an_idle_connection_does_not_delay_the_shutdown() {
     let serve = demo(&["--drain-timeout", "1h"]);
     let running = serve.start();
     let mut idle = TcpStream::connect(running.address()).unwrap();
@@ -40,7 +40,7 @@ fn an_idle_connection_does_not_keep_it() {
 }
 
 #[test]
-fn waiters_are_sent_away_and_what_runs_is_waited_for() {
+fn at_shutdown_waiters_get_unavailable_and_running_functions_end() {
     let serve = demo(&["--drain-timeout", "1m", "--unix", "socket"]);
     let running = serve.start();
     let holds = running.start_ask(locked(sleep(3_000), "k"));
@@ -49,7 +49,7 @@ fn waiters_are_sent_away_and_what_runs_is_waited_for() {
     for _ in 0..3 {
         waits.send(&locked(sleep(0), "k"));
     }
-    // Frames are taken in their order: when this one is answered, the others are under way.
+    // Frames are handled in order: when this one is answered, the others are in progress.
     waits.send(&request("demo.echo", json!({})));
     assert_eq!(waits.answer()["result"], json!({}));
     running.signal(Signal::TERM);
@@ -69,7 +69,7 @@ fn waiters_are_sent_away_and_what_runs_is_waited_for() {
 }
 
 #[test]
-fn what_runs_longer_than_the_drain_timeout_is_ended_and_its_lock_released() {
+fn a_function_that_outlasts_the_drain_timeout_is_ended_and_its_lock_released() {
     let drain = &[
         "--demo",
         "--drain-timeout",
@@ -98,7 +98,7 @@ fn what_runs_longer_than_the_drain_timeout_is_ended_and_its_lock_released() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn a_second_signal_ends_the_server_at_once() {
     for (first, second) in [
         (Signal::TERM, Signal::TERM),
         (Signal::INT, Signal::INT),
@@ -126,9 +126,8 @@ fn a_second_signal_ends_it_at_once() {
     }
 }
 
-/// Whatever the tasks of the server are at when it ends.
 #[test]
-fn its_unix_socket_is_gone_afterwards() {
+fn the_unix_socket_is_removed() {
     for _ in 0..10 {
         let serve = demo(&["--unix", "socket"]);
         let running = serve.start();

@@ -1,4 +1,4 @@
-//! `--unix`.
+//! `--unix`: a server that also listens on a unix socket.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -50,7 +50,7 @@ impl Frames {
 }
 
 #[test]
-fn it_listens_on_a_unix_socket_as_well() {
+fn http_and_the_unix_socket_are_one_server() {
     let serve = demo(&["--unix", "socket"]);
     let running = serve.start();
     assert_eq!(running.banner("unix"), "socket");
@@ -73,7 +73,7 @@ fn a_socket_that_a_killed_server_left_is_replaced() {
     for _ in 0..2 {
         let running = serve.start();
         Frames::connect(&path);
-        // Dropped, it is killed, and cannot clean up.
+        // Dropping it kills it, so that it cannot remove the socket.
         drop(running);
         assert!(path.exists());
     }

@@ -1,7 +1,7 @@
-//! Floods: what the server keeps and writes meanwhile, and how an authenticated client fares.
+//! Floods: what the server keeps in memory and writes to its logs meanwhile, and how long an authenticated client waits.
 //!
-//! `cargo nextest run -p forrst-cli --test it floods --no-capture` prints the table. What it keeps and writes is asserted; times are for
-//! people, because a busy machine may delay anything.
+//! `cargo nextest run -p forrst-cli --test it floods --no-capture` prints the table. Memory and logs are asserted; times are only
+//! printed, because a busy machine may delay anything.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,16 +16,16 @@ use super::resident_bytes;
 use crate::access::client::{acquire, code, connect, lock, open, post_text};
 use crate::access::keys::{FORRST, Guarded};
 
-/// What a flood may make the server keep besides what it had: the budget of a connection, and what allocators hold back.
-const MOST_GROWTH: u64 = 96 * 1024 * 1024;
+/// By how much a flood may grow the server: the budget of a connection, and what the allocator does not return.
+const MAX_GROWTH: u64 = 96 * 1024 * 1024;
 
-/// How long a flood of requests goes on at least, and how many there are at least.
+/// How long a flood of requests lasts at least, and how many requests it has at least.
 const FLOOD: Duration = Duration::from_secs(1);
 const REQUESTS: usize = 500;
 
 struct Flood {
     name: &'static str,
-    /// Whether all of it is refused, and so hardly written down.
+    /// Whether all of it is refused, and little of it logged.
     is_refused: bool,
     run: fn(&str, &str) -> usize,
 }
@@ -36,7 +36,7 @@ const FLOODS: [Flood; 5] = [
         is_refused: true,
         run: |address, _| {
             let body = request("demo.echo", json!({})).to_string();
-            again_and_again(address, &post_text(address, "/forrst", &[], &body))
+            repeat(address, &post_text(address, "/forrst", &[], &body))
         },
     },
     Flood {
@@ -45,7 +45,7 @@ const FLOODS: [Flood; 5] = [
         run: |address, _| {
             let entry = json!({"jsonrpc": "2.0", "id": 1, "method": "forrst.call", "params": {}});
             let body = json!(vec![entry; 100]).to_string();
-            again_and_again(address, &post_text(address, "/rpc", &[], &body))
+            repeat(address, &post_text(address, "/rpc", &[], &body))
         },
     },
     Flood {
@@ -53,7 +53,7 @@ const FLOODS: [Flood; 5] = [
         is_refused: true,
         run: |address, _| {
             let path = format!("/{}", "x".repeat(4000));
-            again_and_again(address, &post_text("evil.example", &path, &[], ""))
+            repeat(address, &post_text("evil.example", &path, &[], ""))
         },
     },
     Flood {
@@ -87,7 +87,7 @@ const FLOODS: [Flood; 5] = [
     },
 ];
 
-fn again_and_again(address: &str, text: &str) -> usize {
+fn repeat(address: &str, text: &str) -> usize {
     let started = Instant::now();
     let (mut count, mut sent) = (0, 0);
     while count < REQUESTS || started.elapsed() < FLOOD {
@@ -104,13 +104,13 @@ fn again_and_again(address: &str, text: &str) -> usize {
 }
 
 #[test]
-fn a_flood_neither_stops_the_server_nor_stays_in_its_memory() {
+fn a_flood_does_not_stop_the_server_or_fill_its_memory_or_its_logs() {
     let arguments = ["--audit-log", "audit.log", "--idle-timeout", "2s"];
     let roles: &[&str] = &["--role", "call", "--role", "observe"];
     let guarded = Guarded::with(&arguments, &[("a", roles)]);
     let (address, key) = (guarded.address(), guarded.keys[0].as_str());
-    // Somebody has to be in the way of the calls that wait.
-    let held = crate::access::client::Way::Http.ask(&address, Some(key), &acquire("flood"));
+    // The lock is held, so that the flood of calls has to wait.
+    let held = crate::access::client::Transport::Http.ask(&address, Some(key), &acquire("flood"));
     assert_eq!(code(&held), None);
     let written = || {
         let audit = std::fs::metadata(guarded.serve.path("audit.log"));
@@ -137,7 +137,8 @@ fn a_flood_neither_stops_the_server_nor_stays_in_its_memory() {
             while times.is_empty() || !is_over.load(Ordering::Relaxed) {
                 let started = Instant::now();
                 let status = lock("status", json!({"key": "lock:flood"}));
-                let answer = crate::access::client::Way::Http.ask(&address, Some(key), &status);
+                let answer =
+                    crate::access::client::Transport::Http.ask(&address, Some(key), &status);
                 assert_eq!(code(&answer), None, "{answer}");
                 times.push(started.elapsed());
                 peak = peak.max(resident_bytes(&guarded.running));
@@ -156,7 +157,7 @@ fn a_flood_neither_stops_the_server_nor_stays_in_its_memory() {
             at(50),
             at(99),
         );
-        assert!(grown < MOST_GROWTH, "{}: {grown} bytes", flood.name);
+        assert!(grown < MAX_GROWTH, "{}: {grown} bytes", flood.name);
         let written = log_after - log + usize::try_from(audit_after - audit).unwrap();
         let is_little = !flood.is_refused || written < sent / 10;
         assert!(is_little, "{}: {written} of {sent} bytes", flood.name);
@@ -164,10 +165,10 @@ fn a_flood_neither_stops_the_server_nor_stays_in_its_memory() {
     assert!(!guarded.running.has_ended());
 }
 
-/// Ten clients send thousands of calls with large answers and read nothing. All of them are one caller, which has a quarter of the
-/// process' budget.
+/// Ten clients send thousands of calls with large answers and read nothing. They are one caller, whose budget is a quarter of that
+/// of the process.
 #[test]
-fn answers_that_no_client_reads_stay_within_the_budget() {
+fn unread_answers_stay_within_the_budget() {
     const CLIENTS: usize = 10;
     const CALLS: usize = 2000;
     let describe = request("urn:cline:forrst:fn:describe", json!({}));
@@ -177,18 +178,18 @@ fn answers_that_no_client_reads_stay_within_the_budget() {
     };
     let discover = json!({"jsonrpc": "2.0", "id": 1, "method": "rpc.discover"});
     let batch = json!(vec![discover; 100]).to_string();
-    // The answers to a batch are there twice while they are put together, and the allocator returns large blocks to the system
-    // a second late.
+    // While the answers of a batch are assembled, they are in memory twice; and the allocator returns large blocks to the system a
+    // second late.
     for (name, frames, most_growth) in [
         (
             "describe",
             (0..CALLS).map(call).collect::<Vec<_>>(),
-            MOST_GROWTH / 2,
+            MAX_GROWTH / 2,
         ),
         (
             "rpc.discover in batches",
             vec![batch; CALLS / 100],
-            2 * MOST_GROWTH,
+            2 * MAX_GROWTH,
         ),
     ] {
         let serve = Serve::new(FORRST, &["--demo", "--store", "memory:"]);
@@ -197,7 +198,7 @@ fn answers_that_no_client_reads_stay_within_the_budget() {
         let before = resident_bytes(&running);
         let client = || {
             let mut socket = open(&address, None).unwrap();
-            // A server that does not read on is no failure.
+            // The server may stop reading, which is not a failure.
             let patience = Some(Duration::from_secs(1));
             socket.get_mut().set_write_timeout(patience).unwrap();
             for frame in &frames {

@@ -1,6 +1,6 @@
-//! The list. A new trick is a new line.
+//! The list of hostile inputs: one line for each.
 
-/// Where it is sent.
+/// Which connection it is sent on.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Through {
     Http,
@@ -9,12 +9,12 @@ pub(super) enum Through {
     Unix,
 }
 
-/// Something that no well-meant client sends.
+/// An input that no correct client sends.
 pub(super) struct Hostile {
     pub(super) name: &'static str,
     pub(super) through: Through,
     pub(super) bytes: Vec<u8>,
-    /// What is wrong with a JSON-RPC frame is told with a 200, where the server is open.
+    /// Whether a server without keys answers it with 200: errors of a JSON-RPC frame are in the body.
     pub(super) may_be_200: bool,
 }
 
@@ -28,7 +28,7 @@ fn hostile(name: &'static str, through: Through, bytes: impl Into<Vec<u8>>) -> H
     }
 }
 
-/// Bytes as they are.
+/// Raw bytes.
 fn raw(name: &'static str, bytes: impl Into<Vec<u8>>) -> Hostile {
     hostile(name, Through::Http, bytes)
 }
@@ -39,12 +39,12 @@ fn header(name: &'static str, line: impl AsRef<[u8]>) -> Hostile {
     raw(name, [start, line.as_ref(), b"\r\n\r\n"].concat())
 }
 
-/// A POST of this body, with its length told truly.
+/// A POST of this body, with its correct length.
 fn body(name: &'static str, body: impl AsRef<[u8]>) -> Hostile {
     post(name, "/forrst", body.as_ref())
 }
 
-/// The same to `/rpc`, where what is wrong with a frame is an answer.
+/// The same to `/rpc`.
 fn frame(name: &'static str, body: impl AsRef<[u8]>) -> Hostile {
     let mut hostile = post(name, "/rpc", body.as_ref());
     hostile.may_be_200 = true;
@@ -81,8 +81,8 @@ fn unix(name: &'static str, bytes: impl Into<Vec<u8>>) -> Hostile {
     hostile(name, Through::Unix, bytes)
 }
 
-/// A frame of the unix socket, with its length told truly.
-fn told(body: &[u8]) -> Vec<u8> {
+/// A frame of the unix socket, with its correct length.
+fn unix_frame(body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len()).unwrap().to_be_bytes();
     [&length, body].concat()
 }
@@ -163,13 +163,13 @@ fn request_lines() -> Vec<Hostile> {
         line("version 0.9", "GET /health HTTP/0.9"),
         line("version 3", "GET /health HTTP/3.0"),
         line("no path", "GET  HTTP/1.1"),
-        line("a path that climbs", "GET /../../etc/passwd HTTP/1.1"),
+        line("a path with dots", "GET /../../etc/passwd HTTP/1.1"),
         line(
-            "a path that climbs in disguise",
+            "a path with encoded dots",
             "GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1",
         ),
         line("a path with a zero", "GET /health%00 HTTP/1.1"),
-        line("a path of other letters", "GET /gesundheit\u{e4} HTTP/1.1"),
+        line("a path that is not ASCII", "GET /gesundheit\u{e4} HTTP/1.1"),
         line(
             "a long path",
             &format!("GET /{} HTTP/1.1", "a".repeat(60_000)),
@@ -181,7 +181,7 @@ fn request_lines() -> Vec<Hostile> {
         line("an asterisk", "OPTIONS * HTTP/1.1"),
         line("connect", "CONNECT evil.example:443 HTTP/1.1"),
         line("trace", "TRACE /forrst HTTP/1.1"),
-        line("a method of our own", "FORRST /forrst HTTP/1.1"),
+        line("an unknown method", "FORRST /forrst HTTP/1.1"),
         line("a method in small letters", "post /forrst HTTP/1.1"),
         line(
             "a long method",
@@ -227,7 +227,7 @@ fn heads() -> Vec<Hostile> {
             "a trace of 10 kB",
             format!("traceparent: 00-{}", "a".repeat(10_000)),
         ),
-        header("an expectation we do not have", "expect: the-unexpected"),
+        header("an unknown expectation", "expect: the-unexpected"),
         header("a cookie", format!("cookie: {}", "a=b; ".repeat(1_000))),
         raw("half a head", "POST /forrst HTTP/1.1\r\nhost: local"),
         raw(
@@ -299,7 +299,11 @@ fn lengths() -> Vec<Hostile> {
     let smuggled = format!("{CALL}GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n");
     vec![
         length("a negative length", "content-length: -1", CALL),
-        length("a length that is no number", "content-length: many", CALL),
+        length(
+            "a length that is not a number",
+            "content-length: many",
+            CALL,
+        ),
         length("a length with a sign", "content-length: +5", CALL),
         length("a length in hexadecimal", "content-length: 0x10", CALL),
         length(
@@ -313,7 +317,11 @@ fn lengths() -> Vec<Hostile> {
             CALL,
         ),
         length("a length of a gigabyte", "content-length: 1073741824", CALL),
-        length("more told than sent", "content-length: 1000", CALL),
+        length(
+            "a length that is larger than the body",
+            "content-length: 1000",
+            CALL,
+        ),
         length(
             "two lengths",
             "content-length: 5\r\ncontent-length: 6",
@@ -325,20 +333,24 @@ fn lengths() -> Vec<Hostile> {
             "content-length: 5\r\ntransfer-encoding: chunked",
             &format!("0\r\n\r\n{CALL}"),
         ),
-        length("less told than sent", "content-length: 10", &smuggled),
+        length(
+            "a length that is smaller than the body",
+            "content-length: 10",
+            &smuggled,
+        ),
         length("no length", "x-a: b", CALL),
         length("an empty body", "content-length: 0", ""),
-        length(
-            "an encoding we do not have",
-            "transfer-encoding: gzip",
-            CALL,
-        ),
+        length("an unknown encoding", "transfer-encoding: gzip", CALL),
         length(
             "chunks that are not last",
             "transfer-encoding: chunked, gzip",
             CALL,
         ),
-        length("chunks in disguise", "transfer-encoding: xchunked", CALL),
+        length(
+            "an encoding that only contains the word chunked",
+            "transfer-encoding: xchunked",
+            CALL,
+        ),
         length(
             "a body in gzip",
             "content-encoding: gzip\r\ncontent-length: 4",
@@ -349,14 +361,20 @@ fn lengths() -> Vec<Hostile> {
 
 fn chunks() -> Vec<Hostile> {
     vec![
-        chunked("a chunk size that is no number", "zz\r\nabc\r\n0\r\n\r\n"),
+        chunked(
+            "a chunk size that is not a number",
+            "zz\r\nabc\r\n0\r\n\r\n",
+        ),
         chunked("a negative chunk", "-1\r\nabc\r\n0\r\n\r\n"),
         chunked(
             "a chunk of all the bytes there are",
             "ffffffffffffffff\r\nabc",
         ),
         chunked("a chunk beyond all numbers", "fffffffffffffffff0\r\nabc"),
-        chunked("a chunk that is longer than told", "1\r\nabc\r\n0\r\n\r\n"),
+        chunked(
+            "a chunk that is longer than its size",
+            "1\r\nabc\r\n0\r\n\r\n",
+        ),
         chunked("chunks that break off", "5\r\nab"),
         chunked(
             "a chunk extension of 100 kB",
@@ -406,16 +424,19 @@ fn bodies() -> Vec<Hostile> {
         body("deep objects that never end", "{\"a\":".repeat(200_000)),
         body("deep arguments", arguments(&deep("{\"a\":", "}", 70))),
         body("very deep arguments", arguments(&deep("[", "]", 500_000))),
-        body("a name twice", r#"{"id":"a","id":"b"}"#),
-        body("a name twice in disguise", r#"{"id":"a","\u0069d":"b"}"#),
-        body("an argument twice", arguments(r#"{"ms":1,"ms":2}"#)),
+        body("a duplicate name", r#"{"id":"a","id":"b"}"#),
+        body(
+            "a duplicate name with an escape",
+            r#"{"id":"a","\u0069d":"b"}"#,
+        ),
+        body("a duplicate argument", arguments(r#"{"ms":1,"ms":2}"#)),
         body("fifty thousand names", format!("{{{keys}\"k\":1}}")),
         body(
             "an enormous number",
             arguments(&format!("{{\"ms\":{}}}", "9".repeat(500_000))),
         ),
         body("an enormous exponent", arguments("{\"ms\":1e999999999}")),
-        body("a number below nothing", arguments("{\"ms\":-1}")),
+        body("a negative number", arguments("{\"ms\":-1}")),
         body("an enormous text", format!("\"{}\"", "a".repeat(1_000_000))),
         body("a body that is too large", " ".repeat(2_000_000)),
         body(
@@ -512,11 +533,11 @@ fn upgrades() -> Vec<Hostile> {
             "upgrade: h2c\r\nconnection: upgrade\r\nhttp2-settings: AAMAAABkAAQAAP__",
         ),
         upgrade(
-            "an upgrade from another page",
+            "an upgrade from another origin",
             &format!("{usual}\r\n{key}\r\norigin: https://evil.example"),
         ),
         upgrade(
-            "an upgrade from a page without a name",
+            "an upgrade from the origin null",
             &format!("{usual}\r\n{key}\r\norigin: null"),
         ),
         raw(
@@ -605,7 +626,7 @@ fn sockets() -> Vec<Hostile> {
 
 fn unix_frames() -> Vec<Hostile> {
     vec![
-        unix("nothing through the unix socket", ""),
+        unix("nothing on the unix socket", ""),
         unix("half a length", b"\0\0".to_vec()),
         unix("a length of 4 GB", b"\xff\xff\xff\xff{}".to_vec()),
         unix(
@@ -615,14 +636,14 @@ fn unix_frames() -> Vec<Hostile> {
         unix("a frame of nothing", b"\0\0\0\0".repeat(1_000)),
         unix("http on the unix socket", "GET /health HTTP/1.1\r\n\r\n"),
         unix("a frame that breaks off", b"\0\0\x01\0{".to_vec()),
-        unix("a frame of nonsense", told(b"nonsense").repeat(1_000)),
+        unix("a frame of nonsense", unix_frame(b"nonsense").repeat(1_000)),
         unix(
-            "a frame of broken utf-8 through the unix socket",
-            told(b"\xff\xfe"),
+            "a frame of broken utf-8 on the unix socket",
+            unix_frame(b"\xff\xfe"),
         ),
         unix(
-            "a deep frame through the unix socket",
-            told(deep("[", "]", 100_000).as_bytes()),
+            "a deep frame on the unix socket",
+            unix_frame(deep("[", "]", 100_000).as_bytes()),
         ),
     ]
 }

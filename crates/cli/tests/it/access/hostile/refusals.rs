@@ -1,4 +1,4 @@
-//! Floods of requests that are refused: what they leave in the log and in the audit log is a small part of what was sent.
+//! Floods of refused requests: they write much less to the log and the audit log than they send.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use crate::access::client::{connect, post_text};
 use crate::access::keys::Guarded;
 
-/// No line is longer than this, whatever is sent.
-const LONGEST_LINE: usize = 2048;
+/// The longest line, whatever is sent.
+const MAX_LINE: usize = 2048;
 
 fn guarded() -> Guarded {
     guarded_with(&[])
@@ -34,7 +34,7 @@ fn check(name: &str, guarded: &Guarded, sent: usize) {
     );
     assert!(written < sent / 10, "{written} bytes written for {sent}");
     let longest = log.lines().chain(audit.lines()).map(str::len).max();
-    assert!(longest < Some(LONGEST_LINE), "{longest:?}");
+    assert!(longest < Some(MAX_LINE), "{longest:?}");
     for line in audit.lines() {
         let entry: Value = serde_json::from_str(line).unwrap();
         assert_eq!(entry["act"], "denied", "{line}");
@@ -44,7 +44,7 @@ fn check(name: &str, guarded: &Guarded, sent: usize) {
     assert!(audit.is_empty() || audit.contains("more"), "{audit}");
 }
 
-/// Sends requests of HTTP/1.1 one behind the other. A server may close the connection at any time.
+/// Sends HTTP/1.1 requests one after another. The server may close the connection at any time.
 fn send_all(address: &str, count: usize, text: &str) -> usize {
     let mut sent = 0;
     let mut stream = connect(address);
@@ -86,7 +86,7 @@ fn keep_alive(text: &str) -> String {
 }
 
 #[test]
-fn requests_without_a_key_are_counted_and_not_written_down_one_by_one() {
+fn requests_without_a_key_are_counted_and_not_logged_one_by_one() {
     let guarded = guarded();
     let address = guarded.address();
     let call = forrst_testkit::request("demo.echo", Value::Null).to_string();
@@ -104,7 +104,7 @@ fn batch() -> String {
 }
 
 #[test]
-fn batches_without_a_key_are_counted_and_not_written_down_one_by_one() {
+fn batches_without_a_key_are_counted_and_not_logged_one_by_one() {
     let guarded = guarded();
     let address = guarded.address();
     let text = keep_alive(&post_text(&address, "/rpc", &[], &batch()));
@@ -130,13 +130,13 @@ fn get(path: &str, host: &str) -> String {
 }
 
 #[test]
-fn forbidden_calls_are_counted_and_not_written_down_one_by_one() {
+fn forbidden_calls_are_counted_and_not_logged_one_by_one() {
     let guarded = guarded();
     let address = guarded.address();
     let key = format!("x-api-key: {}", guarded.keys[0]);
     let mut sent = 0;
     for number in 0..500 {
-        // Neither the lock nor the id is a kind of its own.
+        // Refusals are counted by kind, which has neither the lock nor the id.
         let name = format!("{number}{}", "x".repeat(200));
         let mut call =
             crate::access::client::lock("force-release", json!({"key": format!("lock:{name}")}));
@@ -148,7 +148,7 @@ fn forbidden_calls_are_counted_and_not_written_down_one_by_one() {
 }
 
 #[test]
-fn calls_over_the_rate_are_counted_and_not_written_down_one_by_one() {
+fn calls_over_the_rate_are_counted_and_not_logged_one_by_one() {
     let guarded = guarded_with(&["--max-rate", "1"]);
     let address = guarded.address();
     let key = format!("x-api-key: {}", guarded.keys[0]);
@@ -173,7 +173,7 @@ fn long_paths_are_cut() {
 }
 
 #[test]
-fn http2_requests_for_another_host_are_counted_and_not_written_down_one_by_one() {
+fn http2_requests_for_another_host_are_counted_and_not_logged_one_by_one() {
     let guarded = guarded();
     let mut sent = 0;
     let mut left = 10_000;
@@ -188,7 +188,7 @@ fn http2_requests_for_another_host_are_counted_and_not_written_down_one_by_one()
     check("HTTP/2 for another host", &guarded, sent);
 }
 
-/// HTTP/2 by hand: after the first request, a head is four bytes that refer to what was sent before.
+/// A minimal HTTP/2 client: after the first request, a head has four bytes, which refer to the header table.
 struct Http2 {
     stream: TcpStream,
     next: u32,
@@ -227,7 +227,7 @@ impl Http2 {
         self.send(&frame)
     }
 
-    /// Sends so many requests, and reads their answers; whether the connection is still there.
+    /// Sends `count` requests, and reads their answers. Whether the connection is still open.
     fn flood(&mut self, count: usize) -> bool {
         for _ in 0..count {
             let head = match self.next {

@@ -1,4 +1,4 @@
-//! From the start to the end of a command that keeps its lock.
+//! Commands that keep their lock until they end.
 
 use forrst_testkit::until;
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,7 +9,7 @@ use crate::commands::forrst::Forrst;
 use crate::commands::server::Server;
 
 #[test]
-fn the_command_knows_its_lock() {
+fn the_command_has_its_lock_in_the_environment() {
     let server = Server::start();
     let script = "echo \"$FORRST_LOCK_KEY $FORRST_LOCK_OWNER $FORRST_LOCK_FENCE\"";
     let run = [
@@ -37,7 +37,7 @@ fn the_command_knows_its_lock() {
 }
 
 #[test]
-fn its_lock_is_held_and_renewed_while_it_runs_and_then_released() {
+fn the_lock_is_renewed_while_the_command_runs_and_then_released() {
     let server = Server::start();
     let job = Job::start(&server, &["--ttl", "3s"], PATIENT);
     let child = job.pid("pid");
@@ -54,16 +54,16 @@ fn its_lock_is_held_and_renewed_while_it_runs_and_then_released() {
     assert_ne!(
         group_of(parent_of(child)),
         group_of(job.parent()),
-        "and so has the guard"
+        "and so does the guard"
     );
-    job.tell("stop");
+    job.create("stop");
     let ended = job.wait().check(3);
     assert_eq!(ended.errors, "");
     assert_eq!(status(&server)["locked"], false);
 }
 
 #[test]
-fn its_exit_code_is_that_of_the_command() {
+fn the_exit_code_is_that_of_the_command() {
     let server = Server::start();
     for (script, code) in [("exit 0", 0), ("exit 1", 1), ("exit 75", 75)] {
         let run = ["run", "--key", "k", "--", "sh", "-c", script];
@@ -73,7 +73,7 @@ fn its_exit_code_is_that_of_the_command() {
 }
 
 #[test]
-fn it_dies_by_the_signal_that_ended_its_command() {
+fn forrst_run_ends_by_the_signal_that_ended_its_command() {
     let server = Server::start();
     for (name, signal) in [
         ("TERM", Signal::TERM),
@@ -89,7 +89,7 @@ fn it_dies_by_the_signal_that_ended_its_command() {
         assert_eq!(ended.errors, "", "{name}");
         assert_eq!(status(&server)["locked"], false, "{name}");
     }
-    // Which a shell shows as before.
+    // A shell shows the same as without `forrst run`.
     let forrst = env!("CARGO_BIN_EXE_forrst");
     let script = format!("{forrst} run --key k -- sh -c 'kill -TERM $$'; echo $?");
     let shell = std::process::Command::new("bash")
@@ -101,19 +101,19 @@ fn it_dies_by_the_signal_that_ended_its_command() {
 }
 
 #[test]
-fn a_command_that_cannot_be_run() {
+fn a_command_that_cannot_be_run_has_exit_code_126_or_127() {
     let server = Server::start();
     for (program, code) in [("./no/such/program", 127), ("/etc/passwd", 126)] {
         let ended = Forrst::new(&server, &["run", "--key", "k", "--", program])
             .run()
             .check(code);
-        ended.complains(&[program]);
+        ended.check_errors(&[program]);
         assert_eq!(status(&server)["locked"], false, "{program}");
     }
 }
 
 #[test]
-fn input_and_output_are_those_of_the_command() {
+fn the_command_has_the_standard_streams() {
     let server = Server::start();
     let script = "cat; echo oops >&2";
     let run = Forrst::new(&server, &["run", "--key", "k", "--", "sh", "-c", script]);
@@ -123,7 +123,7 @@ fn input_and_output_are_those_of_the_command() {
 }
 
 #[test]
-fn words_that_look_like_flags_are_the_commands_own() {
+fn flags_after_the_command_belong_to_it() {
     let server = Server::start();
     let run = ["run", "--key", "k", "echo", "--ttl", "--help", "--", "-n"];
     let output = Forrst::new(&server, &run).run().check(0).output;
@@ -131,7 +131,7 @@ fn words_that_look_like_flags_are_the_commands_own() {
 }
 
 #[test]
-fn without_the_lock_it_is_never_started() {
+fn without_the_lock_the_command_is_not_started() {
     let server = Server::start();
     Forrst::new(&server, &["lock", "acquire", "k", "--ttl", "1h"])
         .run()
@@ -139,10 +139,10 @@ fn without_the_lock_it_is_never_started() {
     for flags in [&[][..], &["--block", "300ms"]] {
         let job = Job::start(&server, flags, "echo started > pid");
         let (ended, folder) = job.wait_and_keep();
-        ended.check(75).complains(&["forrst lock status lock:k"]);
+        ended.check(75).check_errors(&["forrst lock status lock:k"]);
         assert!(!folder.path().join("pid").exists());
     }
-    let nobody = [
+    let unreachable = [
         "run",
         "--key",
         "k",
@@ -152,12 +152,12 @@ fn without_the_lock_it_is_never_started() {
         "echo",
         "started",
     ];
-    let ended = Forrst::alone(&nobody).run().check(69);
+    let ended = Forrst::alone(&unreachable).run().check(69);
     assert_eq!(ended.output, "");
 }
 
 #[test]
-fn it_waits_in_line_for_longer_than_its_ttl() {
+fn a_wait_may_be_longer_than_the_ttl() {
     let server = Server::start();
     let take = ["lock", "acquire", "k", "--ttl", "4s", "--owner", "other"];
     Forrst::new(&server, &take).run().check(0);
@@ -171,9 +171,9 @@ fn it_waits_in_line_for_longer_than_its_ttl() {
     assert_eq!(ended.errors, "");
 }
 
-/// What works on in the background would do so without the lock.
+/// Otherwise it would run on without the lock.
 #[test]
-fn what_it_leaves_behind_ends_before_the_release() {
+fn leftover_processes_are_ended_before_the_release() {
     let server = Server::start();
     let script = "(trap '' TERM HUP; echo $BASHPID > left; exec sleep 1000) & until [ -s left ]; do sleep 0.01; done; exit 6";
     let (ended, folder) = Job::start(&server, &[], script).wait_and_keep();
@@ -181,15 +181,15 @@ fn what_it_leaves_behind_ends_before_the_release() {
     let left = std::fs::read_to_string(folder.path().join("left")).unwrap();
     assert!(!is_alive(left.trim().parse().unwrap()));
     assert_eq!(status(&server)["locked"], false);
-    // A filter on the output has its moment to write the rest.
+    // A filter on the output has time to write the rest.
     let script = "exec > >(sleep 0.2; cat); echo the rest";
     let ended = Job::start(&server, &[], script).wait().check(0);
     assert_eq!(ended.output, "the rest\n");
 }
 
-/// Who starts a service under a lock wants it to be there afterwards.
+/// A service that is started under a lock has to run afterwards.
 #[test]
-fn a_daemon_outlives_an_ordinary_end() {
+fn a_daemon_outlives_a_command_that_ends_by_itself() {
     let server = Server::start();
     let script = "setsid bash -c 'echo $$ > daemon; exec sleep 1000' >/dev/null 2>&1 </dev/null &
         until [ -s daemon ]; do sleep 0.01; done; exit 6";

@@ -1,4 +1,4 @@
-//! A script under a lock, in a folder of its own.
+//! A script that `forrst run` runs, in a folder of its own.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use tempfile::TempDir;
 use crate::commands::forrst::{Ended, Forrst, Running};
 use crate::commands::server::Server;
 
-/// Writes down when it was alive, and does not end when it is asked to.
+/// Records when it was alive, and ignores SIGTERM.
 pub(crate) const STUBBORN: &str = "trap 'echo TERM >> signals' TERM
     echo $$ > pid
     while :; do echo ${EPOCHREALTIME/[.,]/} >> beats; sleep 0.02; done";
 
-/// Ends when there is a file called `stop`.
+/// Ends when there is a file named `stop`, or by SIGTERM.
 pub(crate) const PATIENT: &str = "trap 'echo TERM >> signals; exit 5' TERM
     echo $$ > pid
     while [ ! -e stop ]; do sleep 0.02; done
@@ -33,7 +33,7 @@ impl Job {
         Self::start_at(&server.url(), flags, script)
     }
 
-    /// The same, with a server that is reached in another way.
+    /// The same, with the URL of a server.
     pub(crate) fn start_at(url: &str, flags: &[&str], script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let arguments = [&["run", "--key", "k"], flags, &["--", "bash", "-c", script]].concat();
@@ -48,12 +48,12 @@ impl Job {
         self.folder.path().join(name)
     }
 
-    /// What the script has written to that file; nothing when it has not.
+    /// What the script has written to that file so far.
     pub(crate) fn file(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// The number of a process that the script has written down, when it has.
+    /// The pid that the script writes to that file. Waits for it.
     #[track_caller]
     pub(crate) fn pid(&self, name: &str) -> i32 {
         until(&format!("`{name}` is written"), || {
@@ -67,10 +67,14 @@ impl Job {
         let beats = self.file("beats");
         // The last line may have been cut short.
         let last = beats.lines().rev().find(|line| line.len() >= 16);
-        last.expect("it was alive once").parse::<i64>().unwrap() / 1000
+        last.expect("it was alive at least once")
+            .parse::<i64>()
+            .unwrap()
+            / 1000
     }
 
-    pub(crate) fn tell(&self, name: &str) {
+    /// Creates a file that the script waits for.
+    pub(crate) fn create(&self, name: &str) {
         fs::write(self.path(name), "").unwrap();
     }
 
@@ -87,7 +91,7 @@ impl Job {
         self.running.wait()
     }
 
-    /// The same, when there is still something to see in its folder.
+    /// The same, and returns its folder.
     #[track_caller]
     pub(crate) fn wait_and_keep(self) -> (Ended, TempDir) {
         (self.running.wait(), self.folder)
@@ -98,7 +102,7 @@ pub(crate) fn status(server: &Server) -> Value {
     Forrst::new(server, &["lock", "status", "k", "--json"]).json()
 }
 
-/// Waits in line for the lock, and says when it was granted by the server's clock, in milliseconds since 1970.
+/// Waits for the lock, and returns when it was granted, by the server's clock, in milliseconds since 1970.
 #[track_caller]
 pub(crate) fn take_over(server: &Server) -> i64 {
     let take = [

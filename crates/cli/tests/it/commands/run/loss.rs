@@ -1,4 +1,4 @@
-//! A lock that is lost, or nearly.
+//! Commands whose lock is lost, or is renewed just in time.
 
 use std::io::Read;
 
@@ -10,14 +10,14 @@ use super::process::{is_alive, until_dead};
 use crate::commands::forrst::Forrst;
 use crate::commands::server::Server;
 
-/// Checks that nobody was alive when somebody else got the lock.
+/// Checks that no process was alive when another client got the lock.
 #[track_caller]
 fn check_dead_before_the_next(job: &Job, server: &Server, processes: &[i32]) {
     let granted_at = take_over(server);
     for pid in processes {
         assert!(
             !is_alive(*pid),
-            "{pid} lives while somebody else holds the lock"
+            "{pid} lives while another client holds the lock"
         );
     }
     let last_beat = job.last_beat();
@@ -28,7 +28,7 @@ fn check_dead_before_the_next(job: &Job, server: &Server, processes: &[i32]) {
 }
 
 #[test]
-fn a_server_that_comes_back_in_time_is_not_noticed() {
+fn a_command_survives_a_short_outage_of_the_server() {
     let mut server = Server::durable();
     let job = Job::start(&server, &["--ttl", "20s"], PATIENT);
     let child = job.pid("pid");
@@ -41,31 +41,33 @@ fn a_server_that_comes_back_in_time_is_not_noticed() {
         now["expires_at"].as_str() > before["expires_at"].as_str()
     });
     assert!(is_alive(child));
-    assert_eq!(job.file("signals"), "", "nobody has bothered it");
-    job.tell("stop");
+    assert_eq!(job.file("signals"), "", "it got no signal");
+    job.create("stop");
     let ended = job.wait().check(3);
     assert_eq!(ended.errors, "");
     assert_eq!(status(&server)["locked"], false);
 }
 
 #[test]
-fn a_server_that_stays_away_ends_the_command_before_its_lease() {
+fn a_long_outage_ends_the_command_before_its_lease() {
     let mut server = Server::durable();
     let job = Job::start(&server, &["--ttl", "4s"], STUBBORN);
     let child = job.pid("pid");
-    // Nobody can renew it any more, and somebody else waits for it.
+    // It cannot be renewed any more, and another client waits for it.
     server.restart_elsewhere();
     check_dead_before_the_next(&job, &server, &[child]);
     assert_eq!(
         job.file("signals"),
         "TERM\n",
-        "it was asked first, and once"
+        "it got one SIGTERM before SIGKILL"
     );
-    job.wait().check(76).complains(&["lost", "renewed in time"]);
+    job.wait()
+        .check(76)
+        .check_errors(&["lost", "renewed in time"]);
 }
 
 #[test]
-fn what_the_command_has_started_ends_with_it() {
+fn child_processes_end_with_the_command() {
     let mut server = Server::durable();
     let script = "(trap '' TERM; echo $BASHPID > grandchild
             while :; do echo ${EPOCHREALTIME/[.,]/} >> beats; sleep 0.02; done) &
@@ -79,7 +81,7 @@ fn what_the_command_has_started_ends_with_it() {
 
 /// `timeout` makes a process group of its own, `setsid` a session, and a nested `forrst run` several.
 #[test]
-fn what_has_a_group_of_its_own_ends_with_it_too() {
+fn processes_in_other_groups_and_sessions_end_with_the_command() {
     let mut server = Server::durable();
     let forrst = env!("CARGO_BIN_EXE_forrst");
     let script = format!(
@@ -101,9 +103,9 @@ fn what_has_a_group_of_its_own_ends_with_it_too() {
     job.wait().check(76);
 }
 
-/// The old lease has ended, and its holder is about to learn of it.
+/// The lease has ended on the server, and the next renewal learns of it.
 #[test]
-fn a_lock_that_was_taken_away_ends_the_command_at_once() {
+fn a_force_release_ends_the_command_at_once() {
     let server = Server::start();
     let force = || {
         Forrst::new(&server, &["lock", "force-release", "k", "--yes"])
@@ -114,7 +116,7 @@ fn a_lock_that_was_taken_away_ends_the_command_at_once() {
     gentle.pid("pid");
     force();
     let (ended, folder) = gentle.wait_and_keep();
-    ended.check(76).complains(&["lost"]);
+    ended.check(76).check_errors(&["lost"]);
     let signals = std::fs::read_to_string(folder.path().join("signals")).unwrap();
     assert_eq!(signals, "TERM\n");
 
@@ -126,7 +128,7 @@ fn a_lock_that_was_taken_away_ends_the_command_at_once() {
 }
 
 #[test]
-fn kill_does_not_ask_first() {
+fn on_lost_kill_sends_no_sigterm() {
     let server = Server::start();
     let job = Job::start(&server, &["--ttl", "3s", "--on-lost", "kill"], STUBBORN);
     let child = job.pid("pid");
@@ -139,28 +141,28 @@ fn kill_does_not_ask_first() {
 }
 
 #[test]
-fn ignore_lets_it_run_on() {
+fn on_lost_ignore_lets_the_command_run_on() {
     let server = Server::start();
     let job = Job::start(&server, &["--ttl", "1s", "--on-lost", "ignore"], PATIENT);
     let child = job.pid("pid");
     Forrst::new(&server, &["lock", "force-release", "k", "--yes"])
         .run()
         .check(0);
-    // Somebody else has it for longer than the ttl would have been.
+    // Another client holds it for longer than the ttl.
     let take = ["lock", "acquire", "k", "--ttl", "2s", "--owner", "other"];
     Forrst::new(&server, &take).run().check(0);
-    until("that one has expired, too", || {
+    until("that lease has expired, too", || {
         status(&server)["locked"] == false
     });
     assert!(is_alive(child));
     assert_eq!(job.file("signals"), "");
-    job.tell("stop");
-    job.wait().check(3).complains(&["warning", "lost"]);
+    job.create("stop");
+    job.wait().check(3).check_errors(&["warning", "lost"]);
 }
 
-/// A program that has become another user, as by `sudo`, cannot be signalled by the one who started it.
+/// A program that runs as another user, as by `sudo`, cannot be signalled by the user that started it.
 #[test]
-fn a_command_that_may_not_be_killed_is_reported() {
+fn a_command_of_another_user_is_reported() {
     if !rustix::process::geteuid().is_root() {
         let skipped = "SKIPPED: only root can make a program that becomes another user";
         assert!(std::env::var_os("CI").is_none(), "{skipped}");
@@ -198,11 +200,11 @@ fn a_command_that_may_not_be_killed_is_reported() {
     until("it has begun", || pid.exists());
     kill_process(Pid::from_child(&running), Signal::TERM).unwrap();
     let mut stderr = running.stderr.take().unwrap();
-    let (says, said) = std::sync::mpsc::channel();
+    let (sender, said) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut buffer = [0; 1024];
         while let Ok(count @ 1..) = stderr.read(&mut buffer) {
-            let _ = says.send(String::from_utf8_lossy(&buffer[..count]).into_owned());
+            let _ = sender.send(String::from_utf8_lossy(&buffer[..count]).into_owned());
         }
     });
     let said = said.recv_timeout(PATIENCE / 6);

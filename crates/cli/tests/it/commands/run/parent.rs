@@ -13,7 +13,7 @@ fn kill(pid: i32, signal: Signal) {
 }
 
 #[test]
-fn stopped_for_longer_than_the_lease_its_command_is_dead_when_the_next_holder_comes() {
+fn a_command_is_killed_when_forrst_run_is_stopped_for_longer_than_the_lease() {
     let server = Server::start();
     let job = Job::start(&server, &["--ttl", "3s"], STUBBORN);
     let child = job.pid("pid");
@@ -22,13 +22,17 @@ fn stopped_for_longer_than_the_lease_its_command_is_dead_when_the_next_holder_co
     let granted_at = take_over(&server);
     assert!(
         !is_alive(child),
-        "it lives while somebody else holds the lock"
+        "it lives while another client holds the lock"
     );
     assert!(job.last_beat() < granted_at);
-    assert_eq!(job.file("signals"), "TERM\n", "it was asked first");
+    assert_eq!(
+        job.file("signals"),
+        "TERM\n",
+        "it got SIGTERM before SIGKILL"
+    );
     let holder = status(&server)["owner"].clone();
     job.signal(Signal::CONT);
-    job.wait().check(76).complains(&["lost"]);
+    job.wait().check(76).check_errors(&["lost"]);
     assert_eq!(
         status(&server)["owner"],
         holder,
@@ -37,7 +41,7 @@ fn stopped_for_longer_than_the_lease_its_command_is_dead_when_the_next_holder_co
 }
 
 #[test]
-fn killed_it_takes_its_command_along() {
+fn a_command_is_killed_when_forrst_run_is_killed() {
     let server = Server::start();
     let script =
         format!("(trap '' TERM; echo $BASHPID > grandchild; exec sleep 1000) & {STUBBORN}");
@@ -55,7 +59,7 @@ fn killed_it_takes_its_command_along() {
 }
 
 #[test]
-fn ended_gently_it_waits_for_its_command_and_releases() {
+fn after_sigterm_forrst_run_waits_for_its_command_and_releases() {
     let server = Server::start();
     let job = Job::start(&server, &["--ttl", "1h"], PATIENT);
     job.pid("pid");
@@ -65,7 +69,7 @@ fn ended_gently_it_waits_for_its_command_and_releases() {
 }
 
 #[test]
-fn ended_while_it_waits_it_leaves_the_line() {
+fn a_signal_during_the_wait_leaves_the_queue() {
     let server = Server::start();
     Forrst::new(
         &server,
@@ -75,7 +79,7 @@ fn ended_while_it_waits_it_leaves_the_line() {
     .check(0);
     for signal in [Signal::TERM, Signal::INT] {
         let job = Job::start(&server, &["--block", "1m"], "echo started > pid");
-        until("it minds signals", || minds_signals(job.parent()));
+        until("it handles signals", || handles_signals(job.parent()));
         job.signal(signal);
         let (ended, folder) = job.wait_and_keep();
         ended.check_signal(signal);
@@ -87,12 +91,12 @@ fn ended_while_it_waits_it_leaves_the_line() {
     assert_eq!(
         status(&server)["locked"],
         false,
-        "it was not granted to who has left"
+        "it was not granted to a client that has left the queue"
     );
 }
 
-/// Before that, a signal would end it as it ends every program: SIGUSR2 is the last that it asks for, but for two.
-fn minds_signals(pid: i32) -> bool {
+/// Whether all handlers are installed, of which that of SIGCONT is the last. Before that, a signal would just end the process.
+fn handles_signals(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
@@ -101,22 +105,25 @@ fn minds_signals(pid: i32) -> bool {
 }
 
 #[test]
-fn without_its_guard_the_command_is_killed_and_the_lock_released() {
+fn when_the_guard_is_killed_the_command_is_killed_and_the_lock_released() {
     let server = Server::start();
     let job = Job::start(&server, &["--ttl", "1h"], STUBBORN);
     let child = job.pid("pid");
     let guard = parent_of(child);
     kill(guard, Signal::TERM);
     kill(guard, Signal::INT);
-    assert!(is_alive(guard), "what is meant for others does not harm it");
+    assert!(
+        is_alive(guard),
+        "it ignores signals that are meant for `forrst run`"
+    );
     kill(guard, Signal::KILL);
     until_dead(child);
-    job.wait().check(70).complains(&["guard"]);
+    job.wait().check(70).check_errors(&["guard"]);
     assert_eq!(status(&server)["locked"], false);
 }
 
 #[test]
-fn without_its_guard_what_has_a_group_of_its_own_is_killed_too() {
+fn when_the_guard_is_killed_processes_in_other_groups_are_killed_too() {
     let server = Server::start();
     let script = format!("setsid bash -c 'echo $$ > detached; exec sleep 1000' & {STUBBORN}");
     let job = Job::start(&server, &["--ttl", "1h"], &script);
@@ -127,9 +134,9 @@ fn without_its_guard_what_has_a_group_of_its_own_is_killed_too() {
     job.wait().check(70);
 }
 
-/// As when somebody kills every `forrst` there is: then nobody is left to see it.
+/// As after `killall -KILL forrst`.
 #[test]
-fn with_nobody_left_to_watch_it_the_command_dies_too() {
+fn a_command_dies_when_both_its_watchers_are_killed() {
     let server = Server::start();
     let job = Job::start(&server, &["--ttl", "1h"], STUBBORN);
     let child = job.pid("pid");
@@ -142,9 +149,9 @@ fn with_nobody_left_to_watch_it_the_command_dies_too() {
     assert_eq!(job.wait().code, None);
 }
 
-/// The guard is not needed for that, as long as one of the two is awake.
+/// `forrst run` kills the command itself then.
 #[test]
-fn a_stopped_guard_does_not_save_the_command() {
+fn a_command_is_killed_even_if_its_guard_is_stopped() {
     let mut server = Server::durable();
     let job = Job::start(&server, &["--ttl", "4s"], STUBBORN);
     let child = job.pid("pid");

@@ -1,17 +1,17 @@
-//! Processes that are not our children, as `/proc` shows them.
+//! Processes that are not children of the test, by `/proc`.
 
 use std::fs;
 
 use forrst_testkit::until;
 
-/// What `/proc/PID/stat` has behind the name, which may have anything in it: the state, the parent, the group, …
+/// The fields of `/proc/PID/stat` after the name, which may contain anything: the state, the parent, the group, …
 fn stat(pid: i32) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(')')?;
     Some(rest.split_whitespace().map(str::to_owned).collect())
 }
 
-/// A body that nobody has buried yet does not live.
+/// A zombie is not alive.
 pub(crate) fn is_alive(pid: i32) -> bool {
     stat(pid).is_some_and(|stat| !matches!(stat[0].as_str(), "Z" | "X"))
 }

@@ -1,4 +1,4 @@
-//! Signals reach the command.
+//! Signals to `forrst run`, which it forwards to its command.
 
 use forrst_testkit::until;
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,7 +8,7 @@ use super::process::{is_alive, is_stopped};
 use crate::commands::server::Server;
 
 #[test]
-fn every_signal_that_a_command_may_want_is_passed_on() {
+fn signals_are_forwarded() {
     let server = Server::start();
     let script = "for name in INT HUP QUIT USR1 USR2; do trap \"echo $name >> signals\" $name; done
         trap 'exit 9' TERM; echo $$ > pid; while :; do sleep 0.02; done";
@@ -35,7 +35,7 @@ fn every_signal_that_a_command_may_want_is_passed_on() {
 }
 
 #[test]
-fn a_command_that_a_passed_on_signal_ends_is_told_so() {
+fn forrst_run_ends_by_a_forwarded_signal_that_ends_the_command() {
     let server = Server::start();
     let job = Job::start(&server, &["--ttl", "1h"], "echo $$ > pid; exec sleep 1000");
     job.pid("pid");
@@ -43,9 +43,9 @@ fn a_command_that_a_passed_on_signal_ends_is_told_so() {
     job.wait().check_signal(Signal::HUP);
 }
 
-/// Each signal wakes up what also has to tell the guard of renewals.
+/// The task that forwards signals also sends renewals to the guard.
 #[test]
-fn a_flood_of_signals_keeps_no_renewal_from_the_guard() {
+fn a_flood_of_signals_does_not_delay_renewals_for_the_guard() {
     let server = Server::start();
     let script = "trap '' USR1; echo $$ > pid; until [ -e stop ]; do sleep 0.02; done; exit 3";
     let job = Job::start(&server, &["--ttl", "3s"], script);
@@ -71,13 +71,13 @@ fn a_flood_of_signals_keeps_no_renewal_from_the_guard() {
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     assert!(is_alive(child), "the guard ended it");
-    job.tell("stop");
+    job.create("stop");
     job.wait().check(3);
 }
 
-/// It is stopped by somebody else, so `forrst run` does not know of it.
+/// It is stopped from outside, so `forrst run` does not know of it.
 #[test]
-fn a_stopped_command_hears_that_it_is_to_end() {
+fn a_stopped_command_gets_the_signal_to_end() {
     let server = Server::start();
     for (signal, name, code) in [
         (Signal::TERM, "TERM", 5),
@@ -97,19 +97,19 @@ fn a_stopped_command_hears_that_it_is_to_end() {
 }
 
 #[test]
-fn stopped_and_continued_both_stop_and_go_on() {
+fn forrst_run_and_its_command_stop_and_continue_together() {
     let server = Server::start();
     let job = Job::start(&server, &["--ttl", "1h"], PATIENT);
     let child = job.pid("pid");
     for _ in 0..2 {
         job.signal(Signal::TSTP);
         until("the command stops", || is_stopped(child));
-        until("and so does what runs it", || is_stopped(job.parent()));
+        until("and so does forrst run", || is_stopped(job.parent()));
         job.signal(Signal::CONT);
-        until("both go on", || {
+        until("both continue", || {
             !is_stopped(child) && !is_stopped(job.parent())
         });
     }
-    job.tell("stop");
+    job.create("stop");
     job.wait().check(3);
 }

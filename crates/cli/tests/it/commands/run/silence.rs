@@ -1,4 +1,4 @@
-//! Answers that do not come.
+//! Servers that do not answer.
 
 use forrst_testkit::{Proxy, Traffic, Way, until};
 use rustix::process::Signal;
@@ -7,9 +7,9 @@ use super::job::{Job, PATIENT, status};
 use super::process::until_dead;
 use crate::commands::server::Server;
 
-/// The lock is granted, and who asked for it has been told to end before it could know.
+/// The lock is granted, but the process gets SIGTERM before the answer arrives.
 #[test]
-fn ended_while_the_grant_is_on_its_way_it_gives_the_lock_back() {
+fn a_signal_while_the_grant_is_on_its_way_releases_the_lock() {
     let server = Server::start();
     let link = Proxy::start(server.port());
     link.swallow(Way::ToClient, Traffic::All);
@@ -23,15 +23,15 @@ fn ended_while_the_grant_is_on_its_way_it_gives_the_lock_back() {
     assert_eq!(status(&server)["locked"], false);
 }
 
-/// The command has ended, so there is nothing that could not be interrupted.
+/// The command has ended, so the release may be interrupted.
 #[test]
-fn a_release_that_is_not_answered_can_be_interrupted() {
+fn a_release_without_an_answer_can_be_interrupted() {
     let server = Server::start();
     let link = Proxy::start(server.port());
     let job = Job::start_at(&link.http_url(), &["--ttl", "1h"], PATIENT);
     let child = job.pid("pid");
     link.swallow(Way::ToClient, Traffic::All);
-    job.tell("stop");
+    job.create("stop");
     until_dead(child);
     until("the release has arrived", || {
         status(&server)["locked"] == false
@@ -39,5 +39,5 @@ fn a_release_that_is_not_answered_can_be_interrupted() {
     job.signal(Signal::INT);
     job.wait()
         .check(3)
-        .complains(&["warning", "perhaps not released"]);
+        .check_errors(&["warning", "perhaps not released"]);
 }

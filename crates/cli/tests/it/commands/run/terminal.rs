@@ -1,4 +1,4 @@
-//! A command at a terminal, as if it had been started from there itself.
+//! Commands at a terminal, which behave as if they had been started without `forrst run`.
 
 use forrst_testkit::until;
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,7 +19,7 @@ fn run(server: &Server, script: &str) -> AtTerminal {
 }
 
 #[test]
-fn it_reads_from_the_terminal() {
+fn a_command_reads_from_the_terminal() {
     let server = Server::start();
     let mut job = run(&server, "read -p 'name? ' name; echo \"hello $name\"");
     job.until_shown("name? ");
@@ -29,7 +29,7 @@ fn it_reads_from_the_terminal() {
 }
 
 #[test]
-fn it_is_interrupted_once() {
+fn a_command_is_interrupted_once() {
     let server = Server::start();
     let mut job = run(
         &server,
@@ -43,12 +43,12 @@ fn it_is_interrupted_once() {
 }
 
 #[test]
-fn it_is_suspended_and_brought_back() {
+fn a_command_is_suspended_and_continued() {
     let server = Server::start();
     let mut job = run(&server, "echo ready; read line; echo \"read $line\"");
     job.until_shown("ready");
     job.types("\x1a");
-    until("the shell would see it stop", || is_stopped(job.pid()));
+    until("forrst run stops", || is_stopped(job.pid()));
     kill_process(Pid::from_raw(job.pid()).unwrap(), Signal::CONT).unwrap();
     job.types("again\n");
     job.until_shown("read again");
@@ -56,7 +56,7 @@ fn it_is_suspended_and_brought_back() {
 }
 
 #[test]
-fn the_terminal_is_given_back() {
+fn the_terminal_is_taken_back() {
     let server = Server::start();
     let script =
         format!("{FORRST} run --key k -- true; read -p 'more? ' line; echo \"read $line\"");
@@ -67,9 +67,9 @@ fn the_terminal_is_given_back() {
     assert_eq!(shell.wait(), Some(0), "{}", shell.screen());
 }
 
-/// As what asks for a password does, in a pipeline.
+/// As a program in a pipeline that asks for a password.
 #[test]
-fn it_reads_from_the_terminal_also_where_its_input_is_something_else() {
+fn a_command_in_a_pipeline_reads_from_the_terminal() {
     let server = Server::start();
     let script = format!(
         "echo data | {FORRST} run --key k --ttl 1h -- bash -c 'read piped; read -p \"name? \" name </dev/tty; echo \"$piped for $name\"'
@@ -85,9 +85,9 @@ fn it_reads_from_the_terminal_also_where_its_input_is_something_else() {
     assert_eq!(shell.wait(), Some(0), "{}", shell.screen());
 }
 
-/// What stands before or behind it in a pipeline may ask there, too.
+/// Another program of the pipeline may ask there.
 #[test]
-fn the_terminal_is_not_taken_from_others_before_it_is_wanted() {
+fn a_command_in_a_pipeline_gets_the_terminal_only_when_it_reads_from_it() {
     let server = Server::start();
     let script = format!(
         "(read -p 'name? ' name </dev/tty; echo \"$name\") | {FORRST} run --key k --ttl 1h -- bash -c 'echo started; read piped; echo \"hello $piped\"'"
@@ -100,9 +100,9 @@ fn the_terminal_is_not_taken_from_others_before_it_is_wanted() {
     assert_eq!(shell.wait(), Some(0), "{}", shell.screen());
 }
 
-/// As a pager does.
+/// As a pager.
 #[test]
-fn the_terminal_is_left_to_what_reads_its_output() {
+fn a_pager_behind_the_command_reads_from_the_terminal() {
     let server = Server::start();
     let script = format!(
         "{FORRST} run --key k --ttl 1h -- bash -c 'echo started; echo more' | (read piped; read -p 'page? ' page </dev/tty; echo \"$piped, $page\")"
