@@ -1,4 +1,4 @@
-//! Requests about locks that give their answer as a value of Rust, and as JSON where a program wants to pass it on.
+//! Requests about locks that return a typed answer, and also the JSON of it, for programs that pass it on.
 
 use std::fmt;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::{Client, Error, Page};
 
-/// A request about locks, which does no harm when it is sent twice. It is sent when it is awaited, and gives its answer.
+/// A request about locks that may safely be repeated. It is sent when it is awaited, and returns the answer.
 #[must_use = "a query is not sent until it is awaited"]
 #[derive(Clone)]
 pub struct Query<Out> {
@@ -45,7 +45,7 @@ impl<Out> Query<Out> {
         }
     }
 
-    /// Gives the answer, and the JSON that the server sent, which may have members that this client does not know.
+    /// Returns the answer, and the JSON that the server sent, which may have members that this client does not know.
     ///
     /// # Errors
     ///
