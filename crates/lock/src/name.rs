@@ -1,10 +1,11 @@
 //! What a lock is called: the caller's key, and the full name that the store knows.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, Cow};
 use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use smol_str::SmolStr;
 use unicode_normalization::{UnicodeNormalization, is_nfc};
 
 /// Why a text is no valid key, name, owner or attempt.
@@ -47,11 +48,11 @@ pub(crate) fn check(text: &str, max: usize) -> Result<(), InvalidText> {
 }
 
 /// Two spellings that look the same to a person must be the same lock.
-fn normalised(raw: &str) -> Arc<str> {
+fn normalised(raw: &str) -> Cow<'_, str> {
     if is_nfc(raw) {
         raw.into()
     } else {
-        raw.nfc().collect::<String>().into()
+        raw.nfc().collect()
     }
 }
 
@@ -67,7 +68,7 @@ fn joined(parts: &[&str]) -> Arc<str> {
 
 /// The key that a caller chose, such as `user:123`: NFC-normalised, 1 to 512 bytes, no control characters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LockKey(Arc<str>);
+pub struct LockKey(SmolStr);
 
 impl LockKey {
     /// The longest key, in bytes of UTF-8 after normalisation.
@@ -84,7 +85,7 @@ impl LockKey {
         }
         let key = normalised(raw);
         check(&key, Self::MAX_BYTES)?;
-        Ok(Self(key))
+        Ok(Self(key.into()))
     }
 
     /// The normalised text.
@@ -140,13 +141,13 @@ impl LockName {
         match name.strip_prefix(Self::PREFIX) {
             None => Err(InvalidText::NoPrefix),
             Some("") => Err(InvalidText::Empty),
-            Some(_) => Ok(Self(name)),
+            Some(_) => Ok(Self(name.into())),
         }
     }
 
     /// What names begin with that begin with this text, however that spells its accents.
     pub fn normalised_prefix(raw: &str) -> String {
-        normalised(raw).to_string()
+        normalised(raw).into_owned()
     }
 
     /// The whole text, with its `lock:`.

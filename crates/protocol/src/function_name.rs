@@ -1,13 +1,13 @@
 //! The names of functions: dotted, or URNs. Those of the protocol itself are reserved.
 
-use std::sync::Arc;
+use smol_str::SmolStr;
 
 use crate::names::{InvalidName, check_length, name};
 
 /// The name of a function: dotted, `orders.create`, or a URN, `urn:cline:forrst:ext:atomic-lock:fn:release`;
 /// at most 255 bytes, and case matters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FunctionName(Arc<str>);
+pub struct FunctionName(SmolStr);
 
 name!(FunctionName);
 

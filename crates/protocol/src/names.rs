@@ -1,7 +1,7 @@
 //! The id of a request, and what all names on the wire have in common: they are checked when they are parsed, are at most 256
 //! bytes, and are cheap to clone.
 
-use std::sync::Arc;
+use smol_str::SmolStr;
 
 /// Why a text is not a [`RequestId`], [`FunctionName`](crate::FunctionName) or [`Urn`](crate::Urn).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -52,7 +52,7 @@ pub(crate) fn check_length(
     }
 }
 
-/// Gives a newtype over `Arc<str>` with a `check(&str) -> Result<(), InvalidName>` everything that a name needs.
+/// Gives a newtype over `SmolStr` with a `check(&str) -> Result<(), InvalidName>` everything that a name needs.
 macro_rules! name {
     ($name:ident) => {
         impl $name {
@@ -125,7 +125,7 @@ pub(crate) use name;
 ///
 /// It may hold control characters, so it must be escaped before it goes into a header or a log line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(Arc<str>);
+pub struct RequestId(SmolStr);
 
 name!(RequestId);
 

@@ -1,6 +1,6 @@
 //! Uniform resource names, by which requests name extensions. They are compared byte by byte.
 
-use std::sync::Arc;
+use smol_str::SmolStr;
 
 use crate::names::{InvalidName, check_length, name};
 
@@ -9,7 +9,7 @@ use crate::names::{InvalidName, check_length, name};
 /// Compared byte by byte. By RFC 8141, `URN:` and `urn:` would be equivalent, and an answer could echo another spelling than the
 /// request used.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Urn(Arc<str>);
+pub struct Urn(SmolStr);
 
 name!(Urn);
 
