@@ -1,4 +1,4 @@
-//! A Forrst server as a library: register functions, serve them, and let callers lock what they touch.
+//! A Forrst server as a library: register functions, serve them, and let callers lock the resources that they use.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -21,7 +21,7 @@
 //! }
 //!
 //! async fn charge(context: Context, charge: Charge) -> Result<Receipt, FunctionError> {
-//!     // What the database compares: it refuses a smaller fence than it has seen.
+//!     // The database compares fences, and refuses one that is smaller than the largest it has seen.
 //!     let fence = context.lease().map(|lease| lease.fence().to_string());
 //!     Ok(Receipt { charged: charge.amount, fence })
 //! }
@@ -49,16 +49,17 @@
 //! # }
 //! ```
 //!
-//! Functions are typed; wrong arguments are refused before a lock is taken. [`Context`] tells a function about its caller, its
-//! deadline and its lease, and gives it the [state](ServerBuilder::state) of the application; [`Context::builder`] makes one for a unit
-//! test. [`Extension`] is for doing more around a call, before the lock or inside of it ([`Stage`]). [`Server::router`] stands in any axum
-//! application, and a server is a `tower::Service` of HTTP requests.
+//! Functions are typed; invalid arguments are refused before a lock is taken. [`Context`] gives a function its caller, its
+//! deadline, its lease and the [state](ServerBuilder::state) of the application; [`Context::builder`] makes one for a unit
+//! test. An [`Extension`] runs code around a call, before the lock is taken or while it is held ([`Stage`]). [`Server::router`]
+//! can be mounted into any axum application, and a server is a `tower::Service` of HTTP requests.
 
 mod access;
 mod audit;
 mod borrowed;
 mod context;
 mod core;
+mod dashboard;
 mod error;
 mod extension;
 mod fields;
@@ -66,7 +67,6 @@ mod for_log;
 mod function;
 mod limits;
 mod metrics;
-mod page;
 mod registry;
 mod server;
 mod span;

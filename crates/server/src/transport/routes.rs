@@ -40,7 +40,7 @@ pub(super) const FULL: &str = "Too many connections are open";
 pub(super) const FULL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The dashboard, and what is found nowhere.
-static OTHERS: LazyLock<Router> = LazyLock::new(|| Server::page().fallback(unknown_path));
+static OTHERS: LazyLock<Router> = LazyLock::new(|| Server::dashboard().fallback(unknown_path));
 
 /// The routes of a server, for the hosts of one listener. Cheap to clone.
 #[derive(Clone)]

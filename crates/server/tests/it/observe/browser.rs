@@ -1,4 +1,4 @@
-//! Chromium without a window, driven over its protocol for developers.
+//! Headless Chromium, driven over the DevTools protocol.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -14,22 +14,22 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
-/// A machine that builds something else at the same time is slow.
+/// Long, because the machine may be building something at the same time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A tab of a browser of its own. Both are gone when this is dropped.
+/// A tab in its own browser. Both are closed on drop.
 pub(crate) struct Tab {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     session: Option<String>,
     calls: u64,
-    /// What the browser complained about: errors, exceptions, and what the page's policy forbade.
-    complaints: Vec<String>,
+    /// Errors, exceptions, and violations of the content security policy.
+    errors: Vec<String>,
     _browser: Child,
     _profile: TempDir,
 }
 
 impl Tab {
-    /// Opens a page of that size, in a light or a dark surrounding.
+    /// Opens a URL in a window of this size, with a light or a dark color scheme.
     pub(crate) async fn open(url: impl Display, width: u32, height: u32, scheme: &str) -> Self {
         let profile = tempfile::tempdir().unwrap();
         let browser = Command::new("chromium")
@@ -58,7 +58,7 @@ impl Tab {
             socket,
             session: None,
             calls: 0,
-            complaints: Vec::new(),
+            errors: Vec::new(),
             _browser: browser,
             _profile: profile,
         };
@@ -106,7 +106,7 @@ impl Tab {
                     let text = self.eval("document.body.innerText").await;
                     panic!(
                         "{place}: never came true: {expression}\nin {text:#}\n{:?}",
-                        self.complaints
+                        self.errors
                     );
                 }
                 sleep(Duration::from_millis(50)).await;
@@ -114,7 +114,7 @@ impl Tab {
         }
     }
 
-    /// Types into what has the focus.
+    /// Types into the focused element.
     pub(crate) async fn write(&mut self, text: &str) {
         self.call("Input.insertText", json!({"text": text})).await;
     }
@@ -139,8 +139,8 @@ impl Tab {
         self.call("Input.dispatchKeyEvent", up).await;
     }
 
-    /// What is to be seen, as a PNG in base64.
-    pub(crate) async fn picture(&mut self) -> String {
+    /// A screenshot, as a PNG in base64.
+    pub(crate) async fn screenshot(&mut self) -> String {
         let shot = self
             .call("Page.captureScreenshot", json!({"format": "png"}))
             .await;
@@ -148,8 +148,8 @@ impl Tab {
     }
 
     #[track_caller]
-    pub(crate) fn expect_no_complaints(&self) {
-        assert!(self.complaints.is_empty(), "{:#?}", self.complaints);
+    pub(crate) fn expect_no_errors(&self) {
+        assert!(self.errors.is_empty(), "{:#?}", self.errors);
     }
 
     async fn call(&mut self, method: &str, params: Value) -> Value {
@@ -180,19 +180,19 @@ impl Tab {
 
     fn note(&mut self, event: &Value) {
         let params = &event["params"];
-        let is_complaint = match event["method"].as_str() {
+        let is_error = match event["method"].as_str() {
             Some("Runtime.exceptionThrown") => true,
             Some("Runtime.consoleAPICalled") => params["type"] == "error",
             Some("Log.entryAdded") => params["entry"]["level"] == "error",
             _ => false,
         };
-        if is_complaint {
-            self.complaints.push(params.to_string());
+        if is_error {
+            self.errors.push(params.to_string());
         }
     }
 }
 
-/// Where the browser listens, once it has written that down.
+/// The WebSocket URL of the browser, which it writes to a file when it is ready.
 async fn devtools(profile: &Path) -> String {
     let give_up = Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,4 @@
-//! `GET /metrics`: everything that happens moves a figure, and no caller can make up a series.
+//! `GET /metrics`: everything that happens is counted, and callers cannot create series.
 
 use forrst_server::{Limits, Server};
 use forrst_testkit::asynchronous::eventually;
@@ -25,7 +25,7 @@ async fn take(server: &Server, key: &str, owner: &str) {
 }
 
 #[tokio::test]
-async fn every_end_of_a_call_for_a_lock_is_counted() {
+async fn every_outcome_of_an_acquisition_is_counted() {
     let host = Host::start().await;
     let server = &host.server;
     send(server, &ask("test.echo").lock(json!({"key": "a"}))).await;
@@ -74,7 +74,7 @@ async fn every_end_of_a_call_for_a_lock_is_counted() {
 }
 
 #[tokio::test]
-async fn leases_and_keys_are_told_apart() {
+async fn leases_and_keys_are_counted_separately() {
     let host = Host::start().await;
     let server = &host.server;
     let acquire = |mut arguments: Value| {
@@ -108,7 +108,7 @@ async fn leases_and_keys_are_told_apart() {
 }
 
 #[tokio::test]
-async fn renew_and_release_metrics_move() {
+async fn renewals_and_releases_are_counted() {
     let host = Host::start().await;
     let server = &host.server;
     take(server, "a", "me").await;
@@ -144,7 +144,7 @@ async fn renew_and_release_metrics_move() {
 }
 
 #[tokio::test]
-async fn a_lease_that_renews_itself_is_counted_and_its_loss_once() {
+async fn a_renewed_lease_is_counted_and_its_loss_is_counted_once() {
     let host = Host::start().await;
     let call = ask("test.gate").lock(json!({"key": "a", "ttl": seconds(3), "renew": true}));
     let running = tokio::spawn({
@@ -175,7 +175,7 @@ async fn a_lease_that_renews_itself_is_counted_and_its_loss_once() {
 }
 
 #[tokio::test]
-async fn a_lease_that_runs_out_is_counted_with_the_time_it_was_held() {
+async fn an_expired_lease_is_counted_with_the_time_it_was_held() {
     let host = Host::start().await;
     let taken = json!({"key": "a", "ttl": millis(200)});
     send(&host.server, &ask(&function("acquire")).arguments(taken)).await;
@@ -190,7 +190,7 @@ async fn a_lease_that_runs_out_is_counted_with_the_time_it_was_held() {
 }
 
 #[tokio::test]
-async fn requests_are_counted_by_function_and_code_and_no_caller_makes_up_a_series() {
+async fn requests_are_counted_by_function_and_code_and_callers_cannot_create_series() {
     let host = Host::start().await;
     let server = &host.server;
     send(server, &ask("test.echo")).await;
@@ -238,7 +238,7 @@ async fn no_key_and_no_owner_is_ever_a_label() {
 }
 
 #[tokio::test]
-async fn each_server_has_figures_of_its_own() {
+async fn each_server_has_its_own_metrics() {
     let (one, other) = (Host::start().await, Host::start().await);
     take(&one.server, "a", "me").await;
     Scrape::of(one.address)
@@ -250,7 +250,7 @@ async fn each_server_has_figures_of_its_own() {
 }
 
 #[tokio::test]
-async fn connections_and_the_limits_that_turn_them_away_are_counted() {
+async fn connections_and_refusals_by_limits_are_counted() {
     let host = Host::with(Limits {
         max_connections: 2,
         max_body: 100,

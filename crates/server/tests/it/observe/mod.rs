@@ -1,8 +1,8 @@
-//! What operators see: figures, lines, and the page in a real browser.
+//! What operators see: the metrics, the system functions for inspection, and the dashboard in a real browser.
 
 mod browser;
-mod looks;
+mod dashboard;
 mod metrics;
-mod page;
-mod pictures;
+mod queues;
 mod scrape;
+mod screenshots;

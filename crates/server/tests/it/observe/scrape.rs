@@ -1,4 +1,4 @@
-//! Reads what a server shows to those who watch.
+//! A client of `GET /metrics` and other paths, for tests.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> (String, String) {
     (head.to_lowercase(), body.to_owned())
 }
 
-/// The figures of one scrape.
+/// The metrics of one scrape.
 pub(crate) struct Scrape(pub(crate) String);
 
 impl Scrape {
@@ -33,7 +33,7 @@ impl Scrape {
         Self(body)
     }
 
-    /// The value of one series, such as `lock_acquire_total{result="granted"}`; none when it is not there.
+    /// The value of one series, such as `lock_acquire_total{result="granted"}`; `None` if it is missing.
     pub(crate) fn value(&self, series: &str) -> Option<f64> {
         let line = self.0.lines().find_map(|line| line.strip_prefix(series));
         let value = line.and_then(|rest| rest.strip_prefix(' '));

@@ -1,4 +1,4 @@
-//! The operators' page in a real browser: it shows what is so, keeps up by itself, and takes no text for anything else.
+//! The dashboard in a real browser: it shows the current state, updates by itself, and never interprets text as HTML.
 
 use forrst_server::Server;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ async fn take(host: &Host, key: &str, owner: &str, ttl: u64) {
     assert_eq!(answer["errors"], Value::Null, "{answer}");
 }
 
-/// Waits in the queue of a lock until it has it.
+/// Waits in the queue of a lock, in a task.
 async fn queue_up(host: &Host, key: &str, owner: &str) -> JoinHandle<Value> {
     let before = host.server.locks().waiting();
     let arguments = json!({"key": key, "owner": owner, "ttl": seconds(600), "block": seconds(300)});
@@ -39,13 +39,13 @@ async fn open(host: &Host) -> Tab {
     Tab::open(url, 1200, 800, "light").await
 }
 
-/// The row of a lock, as an expression.
+/// A JavaScript expression for the row of a lock.
 fn row(key: &str) -> String {
     format!("document.querySelector('tr[data-key={}]')", json!(key))
 }
 
 #[tokio::test]
-async fn the_page_shows_a_held_lock_and_who_waits_and_keeps_up_without_a_reload() {
+async fn the_dashboard_shows_locks_and_waiters_and_updates_without_a_reload() {
     let host = Host::start().await;
     take(&host, "user:7", "worker-1", 600).await;
     let waiting = queue_up(&host, "user:7", "worker-2").await;
@@ -96,7 +96,7 @@ async fn the_page_shows_a_held_lock_and_who_waits_and_keeps_up_without_a_reload(
         .await;
     tab.until("!document.querySelector('#empty').hidden").await;
     assert_eq!(tab.eval("window.neverReloaded").await, json!(true));
-    tab.expect_no_complaints();
+    tab.expect_no_errors();
 }
 
 #[tokio::test]
@@ -142,11 +142,11 @@ async fn kinds_and_all_holders_are_shown_and_released_together() {
     tab.eval("document.querySelector('#confirm button.danger').click()")
         .await;
     tab.until(&format!("{pool} === null")).await;
-    tab.expect_no_complaints();
+    tab.expect_no_errors();
 }
 
 #[tokio::test]
-async fn keys_that_are_reserved_are_counted() {
+async fn reserved_keys_are_counted() {
     let host = Host::start().await;
     take(&host, "b", "holder", 600).await;
     let mut tab = open(&host).await;
@@ -158,12 +158,12 @@ async fn keys_that_are_reserved_are_counted() {
     host.until_waiting(1).await;
     tab.until("document.querySelector('#reserved').innerText === '2 free keys are reserved for sets that wait'")
         .await;
-    tab.expect_no_complaints();
+    tab.expect_no_errors();
 }
 
-/// The server names a hundred of them.
+/// The server lists a hundred of them.
 #[tokio::test]
-async fn leases_that_are_not_shown_are_not_said_to_be_released() {
+async fn leases_that_are_not_shown_are_not_reported_as_released() {
     let host = Host::start().await;
     for number in 0..102 {
         let owner = format!("owner {number}");
@@ -186,11 +186,11 @@ async fn leases_that_are_not_shown_are_not_said_to_be_released() {
         .await;
     let status = send(&host.server, "status", json!({"key": "lock:k"})).await;
     assert_eq!(status["result"]["holder_count"], 2);
-    tab.expect_no_complaints();
+    tab.expect_no_errors();
 }
 
 #[tokio::test]
-async fn a_refusal_is_shown_also_when_another_lease_has_ended() {
+async fn a_refusal_is_shown_even_if_another_lease_was_released() {
     let host = Host::start().await;
     for owner in ["one", "two"] {
         let arguments = json!({"key": "k", "mode": "shared", "owner": owner, "ttl": seconds(600)});
@@ -199,7 +199,7 @@ async fn a_refusal_is_shown_also_when_another_lease_has_ended() {
     let mut tab = open(&host).await;
     let row = row("lock:k");
     tab.until(&format!("{row} !== null")).await;
-    // As a server answers whose store fails between the two.
+    // The answer of a server whose store fails between the two releases.
     tab.eval(
         "const real = fetch; window.fetch = async (url, options) => {
             const reply = await real(url, options);
@@ -216,7 +216,7 @@ async fn a_refusal_is_shown_also_when_another_lease_has_ended() {
         .await;
     tab.until("document.querySelector('#said').innerText === 'Only 1 of 2 leases were released: The lock store is unavailable'")
         .await;
-    tab.expect_no_complaints();
+    tab.expect_no_errors();
 }
 
 #[tokio::test]
@@ -243,7 +243,7 @@ async fn a_search_filters_by_key_and_owner() {
     tab.write("nobody").await;
     tab.until("document.querySelector('#empty').textContent === 'No held lock matches.'")
         .await;
-    tab.expect_no_complaints();
+    tab.expect_no_errors();
 }
 
 #[tokio::test]
@@ -262,7 +262,7 @@ async fn a_lock_is_released_by_force_only_after_a_confirmation() {
         "{dialog}.open && {dialog}.innerText.includes('worker-1')"
     ))
     .await;
-    // The focus is on the button that does nothing: who only presses Enter has not agreed.
+    // The focus is on the button that cancels: a bare Enter is not a confirmation.
     tab.press("Enter").await;
     tab.until(&format!("!{dialog}.open")).await;
     tab.eval(&click).await;
@@ -280,11 +280,11 @@ async fn a_lock_is_released_by_force_only_after_a_confirmation() {
     tab.until("document.querySelector('#said').textContent === 'Released lock:user:7'")
         .await;
     waiting.await.unwrap();
-    tab.expect_no_complaints();
+    tab.expect_no_errors();
 }
 
 #[tokio::test]
-async fn a_click_releases_no_successor_of_the_lease_that_was_shown() {
+async fn a_click_never_releases_a_successor_of_the_lease_that_was_shown() {
     let host = Host::start().await;
     take(&host, "user:7", "worker-1", 600).await;
     let mut tab = open(&host).await;
@@ -305,7 +305,7 @@ async fn a_click_releases_no_successor_of_the_lease_that_was_shown() {
     let key = json!({"key": "lock:user:7"});
     let status = send(&host.server, "status", key).await;
     assert_eq!(status["result"]["owner"], "worker-2", "{status}");
-    tab.expect_no_complaints();
+    tab.expect_no_errors();
 }
 
 #[tokio::test]
@@ -337,7 +337,7 @@ async fn a_key_that_looks_like_html_is_shown_as_text() {
         json!(0)
     );
     assert_eq!(tab.eval("document.title").await, json!("Locks · forrst"));
-    tab.expect_no_complaints();
+    tab.expect_no_errors();
 }
 
 #[tokio::test]
@@ -360,11 +360,11 @@ async fn an_api_key_is_kept_in_the_tab_and_sent_with_every_call() {
         tab.eval("document.querySelector('#key-input').value").await,
         json!("")
     );
-    tab.expect_no_complaints();
+    tab.expect_no_errors();
 }
 
 #[tokio::test]
-async fn the_page_says_so_when_the_server_is_gone() {
+async fn the_dashboard_says_when_the_server_does_not_answer() {
     let host = Host::start().await;
     take(&host, "user:7", "worker-1", 600).await;
     let mut tab = open(&host).await;
@@ -383,7 +383,7 @@ async fn the_page_says_so_when_the_server_is_gone() {
 }
 
 #[tokio::test]
-async fn the_page_follows_the_dark_and_fits_a_phone() {
+async fn the_dashboard_has_a_dark_mode_and_fits_a_phone() {
     let host = Host::start().await;
     take(&host, &"a-rather-long-key:".repeat(12), "worker-1", 600).await;
     let url = format!("http://{}/", host.address);
@@ -397,12 +397,12 @@ async fn the_page_follows_the_dark_and_fits_a_phone() {
     let overflow = dark
         .eval("document.documentElement.scrollWidth - innerWidth")
         .await;
-    assert_eq!(overflow, json!(0), "the page is wider than a phone");
-    dark.expect_no_complaints();
+    assert_eq!(overflow, json!(0), "the dashboard is wider than a phone");
+    dark.expect_no_errors();
 }
 
 #[tokio::test]
-async fn the_page_is_small_and_its_policy_is_strict() {
+async fn the_dashboard_is_small_and_its_policy_is_strict() {
     let host = Host::start().await;
     let mut size = 0;
     for path in ["/", "/page.css", "/page.js", "/page.svg"] {
@@ -415,17 +415,17 @@ async fn the_page_is_small_and_its_policy_is_strict() {
         assert!(!head.contains("unsafe"), "{head}");
         assert!(
             !body.contains("http://") || path == "/page.svg",
-            "{path} names another place"
+            "{path} names another origin"
         );
-        assert!(!body.contains("https://"), "{path} names another place");
+        assert!(!body.contains("https://"), "{path} names another origin");
         size += body.len();
     }
     assert!(size < 50_000, "{size} bytes");
 }
 
-/// Makes `docs/page-light.png` and `docs/page-dark.png`: `cargo test -p forrst-server --test it pictures -- --ignored`.
+/// Makes `docs/page-light.png` and `docs/page-dark.png`: `cargo test -p forrst-server --test it screenshots -- --ignored`.
 #[tokio::test]
-#[ignore = "writes the pictures of the documentation, which differ in every run"]
-async fn pictures() {
-    crate::observe::pictures::take().await;
+#[ignore = "writes the screenshots of the documentation, which differ in every run"]
+async fn screenshots() {
+    crate::observe::screenshots::take().await;
 }

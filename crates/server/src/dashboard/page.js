@@ -1,4 +1,4 @@
-// The operators' page. Whatever comes from a caller, such as a key or an owner, is only ever set as text.
+// The dashboard. What comes from a caller, such as a key or an owner, is set as text only.
 "use strict";
 
 const LOCK = "urn:cline:forrst:ext:atomic-lock:fn:";
@@ -37,10 +37,10 @@ async function ask(calls) {
     params: { protocol: { name: "forrst", version: "0.1.0" }, id: `page-${id}`, call: { function: name, arguments: args } },
   }));
   const reply = await fetch("rpc", { method: "POST", headers, body: JSON.stringify(batch), signal: AbortSignal.timeout(10_000) });
-  if (reply.status === 401) throw new Refused("UNAUTHORIZED", "This server wants an API key.");
-  if (reply.status === 403) throw new Refused("FORBIDDEN", "This API key may not do that.");
+  if (reply.status === 401) throw new Refused("UNAUTHORIZED", "This server requires an API key.");
+  if (reply.status === 403) throw new Refused("FORBIDDEN", "This API key lacks the right to do that.");
   const frames = await reply.json();
-  if (!Array.isArray(frames)) throw new Error(frames.error?.message ?? "The server's answer makes no sense.");
+  if (!Array.isArray(frames)) throw new Error(frames.error?.message ?? "The server's answer is invalid.");
   const answers = calls.map((_, id) => frames.find((frame) => frame.id === id));
   return answers.map((frame) => {
     const response = frame?.result;
@@ -118,7 +118,7 @@ function bucketed(series, merge) {
 
 // Locks
 
-/** Splits a full key into the function whose lock it is, when it is one's, and the rest. */
+/** Splits a full key into the function that its lock belongs to, if any, and the rest. */
 function split(key) {
   const rest = key.slice("lock:".length);
   const known = state.functions?.find((name) => rest.startsWith(`${name}:`));
@@ -129,10 +129,10 @@ function split(key) {
 const holders = (lock) => lock.holders ?? [lock];
 const called = (who) => who.caller ?? who.owner;
 
-/** The other keys of a lease on several, as they are shown. */
+/** The other keys of a lease on several keys, for display. */
 const partners = (lease, key) => (lease.full_keys ?? []).filter((other) => other !== key).map((other) => other.slice("lock:".length));
 
-/** How a lock is held, unless it is exclusive. */
+/** The kind of a lock, unless it is exclusive. */
 function kind(lock) {
   if (lock.limit !== undefined) return `${lock.holder_count} of ${lock.limit}`;
   return lock.mode === "shared" ? `shared by ${lock.holder_count}` : "";
@@ -228,7 +228,7 @@ function fill(row, lock) {
   queue.querySelector("ol").replaceChildren(...items);
 }
 
-/** Which keys a lease has besides this one: it ends with all of them. */
+/** The other keys of a lease, which end together with this one. */
 function together(lease, key) {
   const others = partners(lease, key);
   return others.length ? `with ${others.join(", ")}` : "";
@@ -256,7 +256,7 @@ function fillOthers(list, lock) {
   list.replaceChildren(...items);
 }
 
-/** What changes with time alone. */
+/** Updates what changes with time alone. */
 function tick(row, lock) {
   const granted = Date.parse(lock.acquired_at);
   const end = Date.parse(lock.expires_at);
@@ -270,7 +270,7 @@ function tick(row, lock) {
 
 // Releasing by force
 
-/** What a lease says that has ended since it was shown. */
+/** The errors for a lease that has ended since it was shown. */
 const ENDED = new Set(["LOCK_OWNERSHIP_MISMATCH", "LOCK_NOT_FOUND"]);
 
 async function confirmRelease(key) {
@@ -287,10 +287,10 @@ async function confirmRelease(key) {
   byId("confirm-next").textContent = lock.waiters ? "The next in the queue gets it." : "";
   if ((await open(byId("confirm"))) !== "release") return;
   try {
-    // By their fences: a lease that was granted while the question was open is none of those that were shown.
+    // By their fences, so that a lease that was granted while the dialog was open is not released.
     const answers = await ask(leases.map(({ fence }) => [`${LOCK}force-release`, { key, fence }]));
     const refused = answers.filter((answer) => answer instanceof Refused);
-    // One that has ended by itself is not missed, unless there is no other.
+    // A lease that has ended by itself counts as a failure only if no other was released.
     const kept = refused.filter((answer) => !ENDED.has(answer.code));
     if (kept.length > 0 || refused.length === answers.length) throw Object.assign(kept[0] ?? refused[0], { ended: answers.length - refused.length });
     const rest = unnamed > 0 ? `: ${answers.length - refused.length} leases. ${unnamed} more hold it.` : "";
@@ -312,7 +312,7 @@ async function confirmRelease(key) {
 /**
  * Opens a dialog; resolves to the value of the button that closed it.
  *
- * The browser tells of a closing late, maybe when the dialog is open again: an answer is for the newest question only.
+ * The `close` event may arrive late, when the dialog is open again, and is ignored then.
  */
 function open(dialog) {
   dialog.returnValue = "";
@@ -365,7 +365,7 @@ async function refresh() {
   return state.locks.some((lock) => lock.waiters > 0 && !knew.has(lock.key));
 }
 
-/** A free key that a set waits to have together with another one is not among the held locks. */
+/** Shows how many free keys are reserved for waiting sets; they are not among the held locks. */
 function drawReserved(count) {
   const words = count === 1 ? "1 free key is reserved for a set that waits" : `${count} free keys are reserved for sets that wait`;
   byId("reserved").hidden = count === 0;
@@ -392,7 +392,7 @@ function fail(error) {
   drawState("offline", "Not live");
   const known = error instanceof Refused;
   const words = known ? error.message : "The server does not answer. Trying again…";
-  const hint = error.code === "UNAUTHORIZED" || error.code === "FORBIDDEN" ? " Set an API key that may look at locks." : "";
+  const hint = error.code === "UNAUTHORIZED" || error.code === "FORBIDDEN" ? " Set an API key with the role observe or admin." : "";
   byId("notice").textContent = words + hint;
 }
 
@@ -400,7 +400,7 @@ async function live() {
   for (;;) {
     let pause = PAUSE;
     try {
-      // Who waits for a lock that was free of waiters before is asked for at once.
+      // A lock has its first waiters: fetch its queue at once.
       if (!document.hidden && (await refresh())) pause = 0;
     } catch (error) {
       fail(error);

@@ -1,4 +1,4 @@
-//! `waiters` and `activity`, and what `list` says about waiting.
+//! `waiters` and `activity`, and the numbers of waiters in `list` and `status`.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ async fn call(host: &Host, name: &str, arguments: Value) -> Value {
     serde_json::to_value(&answer).unwrap()
 }
 
-/// Panics unless the result is as `describe` says.
+/// Panics unless the result matches the schema in `describe`.
 async fn expect_schema(host: &Host, name: &str, result: &Value) {
     let function = format!("urn:cline:forrst:ext:atomic-lock:fn:{name}");
     let describe = ask("urn:cline:forrst:fn:describe").arguments(json!({"function": function}));
@@ -24,13 +24,13 @@ async fn expect_schema(host: &Host, name: &str, result: &Value) {
         "{name} has no schema: {document}"
     );
     let validator = jsonschema::validator_for(schema).unwrap();
-    let complaints: Vec<String> = validator
+    let violations: Vec<String> = validator
         .iter_errors(result)
         .map(|e| e.to_string())
         .collect();
     assert!(
-        complaints.is_empty(),
-        "{name}: {complaints:?} in {result:#}"
+        violations.is_empty(),
+        "{name}: {violations:?} in {result:#}"
     );
 }
 
@@ -64,9 +64,9 @@ async fn waiters_are_shown_in_their_order_with_their_times() {
     expect_schema(&host, "waiters", &answer["result"]).await;
     let first = call(&host, "waiters", json!({"key": "lock:k", "limit": 1})).await;
     expect(&first["result"]["waiters"], &json!([waiter("b")]));
-    let nobody = call(&host, "waiters", json!({"key": "lock:other"})).await;
+    let free = call(&host, "waiters", json!({"key": "lock:other"})).await;
     expect(
-        &nobody["result"],
+        &free["result"],
         &json!({"key": "lock:other", "waiters": []}),
     );
     let wrong = call(&host, "waiters", json!({"key": "k", "limit": 1001})).await;
@@ -77,7 +77,7 @@ async fn waiters_are_shown_in_their_order_with_their_times() {
 }
 
 #[tokio::test]
-async fn list_and_status_say_how_many_wait() {
+async fn list_and_status_count_the_waiters() {
     let host = queued().await;
     let list = call(&host, "list", json!({})).await;
     expect(
@@ -91,7 +91,7 @@ async fn list_and_status_say_how_many_wait() {
 }
 
 #[tokio::test]
-async fn activity_has_what_happened_second_by_second() {
+async fn activity_counts_what_happened_in_each_second() {
     let host = queued().await;
     let mut seen = Value::Null;
     let total = |seen: &Value, series: &str| -> u64 {
@@ -117,6 +117,6 @@ async fn activity_has_what_happened_second_by_second() {
     .map(|series| seen[series].as_array().map(Vec::len));
     assert!(lengths[0] >= Some(2), "{seen}");
     assert!(lengths.iter().all(|length| *length == lengths[0]), "{seen}");
-    // What happened before the first sample is in none.
+    // Requests before the first sample are not in the series.
     assert!(total(&seen, "requests") >= 1, "{seen}");
 }

@@ -1,4 +1,4 @@
-//! The pictures of the page in the documentation, of a server at work.
+//! The screenshots of the dashboard in the documentation, of a server under load.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(crate) async fn take() {
     for caller in 0..40 {
         tokio::spawn(traffic(server.clone(), caller));
     }
-    // Charts of five minutes need most of them.
+    // The charts show five minutes, so the load runs for most of that time.
     sleep(Duration::from_secs(250)).await;
     for (function, key, owner, ttl, waiters) in [
         (
@@ -78,22 +78,22 @@ pub(crate) async fn take() {
         tab.until("document.querySelector('#state').textContent === 'Live'")
             .await;
         sleep(Duration::from_secs(2)).await;
-        let picture = STANDARD.decode(tab.picture().await).unwrap();
+        let screenshot = STANDARD.decode(tab.screenshot().await).unwrap();
         let path = format!(
             "{}/../../docs/page-{scheme}.png",
             env!("CARGO_MANIFEST_DIR")
         );
-        std::fs::write(path, picture).unwrap();
+        std::fs::write(path, screenshot).unwrap();
     }
     let mut phone = Tab::open(&url, 390, 1100, "light").await;
     phone
         .until("document.querySelectorAll('#rows .queue li').length >= 6")
         .await;
-    let picture = STANDARD.decode(phone.picture().await).unwrap();
-    std::fs::write(std::env::temp_dir().join("page-phone.png"), picture).unwrap();
+    let screenshot = STANDARD.decode(phone.screenshot().await).unwrap();
+    std::fs::write(std::env::temp_dir().join("page-phone.png"), screenshot).unwrap();
 }
 
-/// Calls that come and go, more of them at some times than at others.
+/// Calls at a rate that varies over time.
 async fn traffic(server: Server, caller: u64) {
     for round in 0_u64.. {
         let wave = (round / 20 + caller) % 7;
