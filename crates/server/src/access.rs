@@ -1,8 +1,8 @@
-//! Who calls, and what they may do.
+//! Authentication and authorisation.
 //!
-//! A transport reads a [`Credential`] off a connection or a request. [`Access`] turns it into a [`Caller`], for each request
-//! anew, so that a key that was taken away does not live on in an open connection. What the caller may do is asked in two
-//! places: in `Core::call`, about the function, and where the name of a lock is first known.
+//! A transport reads a [`Credential`] from a connection or a request. [`Access`] makes a [`Caller`] of it, for each request
+//! anew, so that a revoked key does not keep working on an open connection. Rights are checked in two places: in `Core::check`,
+//! for the function, and where the name of a lock is first known.
 
 mod caller;
 mod credential;
@@ -21,14 +21,14 @@ use tokio::sync::watch;
 
 pub(crate) use self::caller::Caller;
 pub(crate) use self::credential::{Credential, PeerName};
-use self::file::Known;
+use self::file::KnownCallers;
 pub use self::file::{AccessFileError, KeyEntry};
 pub use self::key::{ApiKey, KeyHash};
 pub(crate) use self::rights::Needs;
 pub use self::rights::Role;
 pub(crate) use self::spare::{SpareDescriptors, is_out_of_descriptors};
 
-/// Who may call: everybody, or those whom a file names. Cheap to clone: all clones are one.
+/// Who may call: every client, or the callers that a keys file names. Cheap to clone: all clones are one.
 ///
 /// The file is TOML:
 ///
@@ -51,26 +51,26 @@ pub struct Access {
 
 struct KeysFile {
     path: PathBuf,
-    known: RwLock<Arc<Known>>,
-    /// Counts the times that the file was read: calls and sessions that outlive a reload ask again whether they may go on.
+    known: RwLock<Arc<KnownCallers>>,
+    /// Counts the reloads. Calls and sessions that outlive one check again whether their credential is still valid.
     reloads: watch::Sender<u64>,
     spare: SpareDescriptors,
 }
 
 impl Access {
-    /// Everybody may do everything.
+    /// Every client may do everything.
     pub fn open() -> Self {
         Self::default()
     }
 
-    /// Those whom the file names.
+    /// Only the callers that the file names.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read, or something in it is wrong.
+    /// If the file cannot be read, or something in it is wrong.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, AccessFileError> {
         let path = path.as_ref().to_owned();
-        let known = RwLock::new(Arc::new(Known::read(&path)?));
+        let known = RwLock::new(Arc::new(KnownCallers::read(&path)?));
         Ok(Self {
             file: Some(Arc::new(KeysFile {
                 path,
@@ -81,7 +81,7 @@ impl Access {
         })
     }
 
-    /// Reads the file again. What counted before still counts when that fails. Callers that it does not name any more lose their
+    /// Reads the file again; if that fails, the previous content stays in force. Callers that it no longer names lose their
     /// waiting calls, their sessions and their renewals.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Access {
     /// As [`from_file`](Self::from_file).
     pub fn reload(&self) -> Result<(), AccessFileError> {
         if let Some(file) = &self.file {
-            let read = || Known::read(&file.path);
+            let read = || KnownCallers::read(&file.path);
             let known = file
                 .spare
                 .with(read, AccessFileError::is_out_of_descriptors)?;
@@ -99,12 +99,12 @@ impl Access {
         Ok(())
     }
 
-    /// Whether callers have to say who they are.
+    /// Whether callers have to authenticate.
     pub fn is_restricted(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Returns when a credential that was good is good no more, with the refusal. Costs nothing until a file is read again.
+    /// Returns the refusal when a credential stops being valid. Costs nothing until a file is read again.
     pub(crate) async fn revoked(&self, credential: &Credential) -> ErrorObject {
         let reloads = self.file.as_ref().map(|file| file.reloads.subscribe());
         let reloaded = async {
@@ -112,7 +112,7 @@ impl Access {
                 return std::future::pending().await;
             };
             loop {
-                // Once before the first reload: the last one may have been a moment ago.
+                // Checked before the first change, too: a reload may have come just before the subscription.
                 if let Err(why) = self.caller(credential) {
                     return why;
                 }
@@ -133,6 +133,11 @@ impl Access {
         }
     }
 
+    /// The caller that a credential belongs to.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, if it is missing, invalid or revoked.
     pub(crate) fn caller(&self, credential: &Credential) -> Result<Caller, ErrorObject> {
         if let Credential::Certificate(peer) = credential
             && peer.distrusted.is_cancelled()
@@ -169,14 +174,14 @@ impl Access {
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.file {
-            None => f.write_str("open to everybody"),
-            Some(file) => write!(f, "as {} says", file.path.display()),
+            None => f.write_str("open to every client"),
+            Some(file) => write!(f, "restricted by {}", file.path.display()),
         }
     }
 }
 
 fn untrusted() -> ErrorObject {
-    unauthorized("The authority of the certificate is not trusted any more")
+    unauthorized("The authority of the certificate is no longer trusted")
 }
 
 fn unauthorized(message: &str) -> ErrorObject {

@@ -1,8 +1,8 @@
-//! The audit log: who did what that not everybody may do, when, and how it went.
+//! The audit log: privileged actions and denied calls, with the caller, the time and the result.
 //!
-//! A thread of its own writes the file, behind a bounded queue, so that a slow or full disk holds up no request. Entries
-//! about denied calls may be dropped, and are counted then. An act is never dropped: it is announced before it is done, and refused
-//! when that cannot be written.
+//! A thread writes the file, behind a bounded queue, so that a slow or full disk delays no request. Entries about denied calls
+//! may be dropped, and are counted then. An action is never dropped: it is recorded as pending before it is done, and refused
+//! if that cannot be written.
 
 mod writer;
 
@@ -20,20 +20,20 @@ use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use self::writer::{Message, Writer};
+use self::writer::{AuditWriter, Command};
 use crate::time::now;
 
-/// How many entries wait to be written, at most.
+/// How many entries may wait to be written.
 const QUEUE: usize = 1024;
-/// How long an act waits until it is written down.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Stands in place of a result in the entry that announces an act.
+/// How long an action waits until its entry is written.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The result in the entry that announces an action.
 const PENDING: &str = "PENDING";
 
-/// A file with one JSON object a line, or nothing.
+/// The audit log: a file with one JSON object per line, or none.
 ///
-/// Keys are written as they are: an audit that does not say which lock was released is none. So only the user who runs
-/// the server may read a file that was made here.
+/// Keys of locks are written in full, because an audit needs them. So a file that is created here can be read only by the user
+/// who runs the server.
 #[derive(Debug, Default)]
 pub struct Audit {
     log: Option<Log>,
@@ -42,23 +42,23 @@ pub struct Audit {
 #[derive(Debug)]
 struct Log {
     path: PathBuf,
-    queue: mpsc::Sender<Message>,
-    /// The file to go on with, when it was opened again.
+    queue: mpsc::Sender<Command>,
+    /// The file that replaces the current one, after a `reopen`.
     reopened: Arc<Mutex<Option<File>>>,
     dropped: Arc<AtomicU64>,
 }
 
-/// One thing that somebody did, or wanted to do.
+/// An action, or an attempt at one.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct AuditEntry<'a> {
-    /// Who: the name of their API key or certificate, where the server knows its callers.
+    /// The name of the caller's API key or certificate, if the server authenticates callers.
     pub who: Option<&'a str>,
-    /// The address they called from, or `unix` for the unix socket.
+    /// The address of the caller, or `unix` for the unix socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<&'a str>,
-    /// What, such as `force-release` or `denied`.
+    /// The action, such as `force-release` or `denied`.
     pub act: &'a str,
-    /// How it went: `OK`, or the code of the error.
+    /// `OK`, or the code of the error.
     pub result: &'a str,
     /// The function that was called.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,22 +66,22 @@ pub struct AuditEntry<'a> {
     /// The id of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<&'a str>,
-    /// The full key of the lock that it was about.
+    /// The full key of the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock: Option<&'a str>,
-    /// All of them, where it was about several.
+    /// The full keys, if there were several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub locks: Vec<&'a str>,
-    /// Who held it.
+    /// The owner of the lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<&'a str>,
-    /// By which fence.
+    /// The fence of the lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<String>,
-    /// The leases that it ended, where there were several: the first [`MAX_LEASES`](Self::MAX_LEASES), and `more` counts the rest.
+    /// The leases that were ended, if there were several: the first [`MAX_LEASES`](Self::MAX_LEASES), and `more` counts the rest.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<AuditedLease<'a>>,
-    /// How many more of the kind there were, which have no entries of their own.
+    /// How many more there were that are not listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub more: Option<u64>,
 }
@@ -91,9 +91,9 @@ pub struct AuditEntry<'a> {
 pub struct AuditedLease<'a> {
     /// The full keys.
     pub locks: Vec<&'a str>,
-    /// Who held it.
+    /// The owner.
     pub holder: &'a str,
-    /// By which fence.
+    /// The fence.
     pub fence: String,
 }
 
@@ -108,7 +108,7 @@ impl<'a> AuditedLease<'a> {
 }
 
 impl<'a> AuditEntry<'a> {
-    /// How many leases an entry names.
+    /// How many leases an entry lists.
     pub const MAX_LEASES: usize = 100;
 
     /// An entry about these locks.
@@ -125,7 +125,7 @@ impl<'a> AuditEntry<'a> {
         }
     }
 
-    /// It went well, with these leases.
+    /// The action succeeded, and ended these leases.
     pub(crate) fn ended(self, leases: &'a [Lease]) -> Self {
         let entry = Self {
             result: "OK",
@@ -158,16 +158,16 @@ impl<'a> AuditEntry<'a> {
     }
 }
 
-/// An act that is announced in the audit log, with a permit for the entry about its outcome.
+/// An action that is recorded as pending, with a permit for the entry about its outcome.
 #[derive(Debug)]
-pub(crate) struct Announced(Option<OwnedPermit<Message>>);
+pub(crate) struct Announced(Option<OwnedPermit<Command>>);
 
 impl Audit {
-    /// Appends to a file, which is made if it is not there. Starts the thread that writes it.
+    /// Appends to a file, which is created if it does not exist. Starts the thread that writes it.
     ///
     /// # Errors
     ///
-    /// When the file cannot be opened, or there is no thread.
+    /// If the file cannot be opened, or the thread cannot be started.
     pub fn open(path: &Path) -> io::Result<Self> {
         let (queue, messages) = mpsc::channel(QUEUE);
         let log = Log {
@@ -176,7 +176,7 @@ impl Audit {
             reopened: Arc::default(),
             dropped: Arc::default(),
         };
-        let writer = Writer::new(
+        let writer = AuditWriter::new(
             path,
             append(path)?,
             log.reopened.clone(),
@@ -188,41 +188,41 @@ impl Audit {
         Ok(Self { log: Some(log) })
     }
 
-    /// Opens the file by its name again, after it was moved away.
+    /// Opens the file again by its path, after it was rotated.
     ///
     /// # Errors
     ///
-    /// When that fails. Then the file that was open is written on.
+    /// If that fails. Entries then still go to the old file.
     pub fn reopen(&self) -> io::Result<()> {
         if let Some(log) = &self.log {
-            // Locked first: what is recorded after the file appears is written to it.
+            // Locked first, so that what is recorded after the new file appears is written to it.
             let mut reopened = lock(&log.reopened);
             *reopened = Some(append(&log.path)?);
         }
         Ok(())
     }
 
-    /// Queues an entry, with the time. When the queue is full, or the file cannot be written, it is dropped and counted.
+    /// Queues an entry, with the current time. If the queue is full, or the file cannot be written, it is dropped and counted.
     pub fn record(&self, entry: &AuditEntry<'_>) {
         let Some(log) = &self.log else { return };
-        if log.queue.try_send(Message::entry(line(entry))).is_err() {
+        if log.queue.try_send(Command::append(line(entry))).is_err() {
             log.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Writes an entry, with the time, and returns when it has reached the disk.
+    /// Writes an entry, with the current time, and returns when it has reached the disk.
     ///
     /// # Errors
     ///
-    /// When it could not be written within two seconds. It may be written later.
+    /// If it could not be written within two seconds. It may be written later.
     pub async fn write(&self, entry: &AuditEntry<'_>) -> io::Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let permit = log.permit().await?;
-        log.written(permit, Message::sure(line(entry))).await
+        log.written(permit, Command::sync(line(entry))).await
     }
 
-    /// Writes down that an act is about to be done, and reserves a permit for its outcome. An entry that is announced and has
-    /// no outcome may have been done: the server ended in between.
+    /// Records that an action is about to be done, and reserves a permit for the entry about its outcome. A pending entry
+    /// without an outcome may have been done: the server ended in between.
     pub(crate) async fn announce(&self, entry: &AuditEntry<'_>) -> io::Result<Announced> {
         let Some(log) = &self.log else {
             return Ok(Announced(None));
@@ -232,22 +232,22 @@ impl Audit {
             ..entry.clone()
         };
         let permit = log.permit().await?;
-        log.written(permit, Message::announcement(line(&entry)))
-            .await?;
-        // Not before: acts that hold a permit never wait for another one.
+        log.written(permit, Command::announce(line(&entry))).await?;
+        // Not reserved before: an action that holds a permit never waits for another one.
         Ok(Announced(Some(log.permit().await?)))
     }
 
-    /// Writes the outcome of an act down. It is done: one that cannot be written is counted, and its announcement remains.
+    /// Records the outcome of an action. The action is done already: an entry that cannot be written is counted, and the
+    /// pending one remains.
     pub(crate) async fn outcome(&self, announced: Announced, entry: &AuditEntry<'_>) {
         if let (Some(log), Announced(Some(permit))) = (&self.log, announced)
-            && let Err(error) = log.written(permit, Message::sure(line(entry))).await
+            && let Err(error) = log.written(permit, Command::sync(line(entry))).await
         {
             log.not_written(&error, entry.act);
         }
     }
 
-    /// As [`write`](Self::write), of an act that is done already.
+    /// As [`write`](Self::write), for an action that is done already.
     pub(crate) async fn done(&self, entry: &AuditEntry<'_>) {
         if let Err(error) = self.write(entry).await
             && let Some(log) = &self.log
@@ -256,18 +256,18 @@ impl Audit {
         }
     }
 
-    /// Returns when everything that is queued is written, or cannot be in time.
+    /// Returns when all queued entries are written, or after two seconds.
     pub async fn flush(&self) {
         let Some(log) = &self.log else { return };
         let (done, flushed) = oneshot::channel();
         let flush = async {
-            let _ = log.queue.send(Message::Flush(done)).await;
+            let _ = log.queue.send(Command::Flush(done)).await;
             let _ = flushed.await;
         };
-        let _ = timeout(PATIENCE, flush).await;
+        let _ = timeout(WRITE_TIMEOUT, flush).await;
     }
 
-    /// Counts the entries that were dropped.
+    /// A function that returns how many entries were dropped.
     pub(crate) fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
         let dropped = self.log.as_ref().map(|log| log.dropped.clone());
         move || {
@@ -278,27 +278,26 @@ impl Audit {
 }
 
 impl Log {
-    async fn permit(&self) -> io::Result<OwnedPermit<Message>> {
-        let permit = timeout(PATIENCE, self.queue.clone().reserve_owned()).await;
+    async fn permit(&self) -> io::Result<OwnedPermit<Command>> {
+        let permit = timeout(WRITE_TIMEOUT, self.queue.clone().reserve_owned()).await;
         let permit = permit.map_err(|_| late("the queue of the audit log is full"))?;
         permit.map_err(|_| ended())
     }
 
     async fn written(
         &self,
-        permit: OwnedPermit<Message>,
-        message: (Message, oneshot::Receiver<io::Result<()>>),
+        permit: OwnedPermit<Command>,
+        (command, written): (Command, oneshot::Receiver<io::Result<()>>),
     ) -> io::Result<()> {
-        let (message, written) = message;
-        permit.send(message);
-        let written = timeout(PATIENCE, written).await;
+        permit.send(command);
+        let written = timeout(WRITE_TIMEOUT, written).await;
         let written = written.map_err(|_| late("the audit log takes too long"))?;
         written.map_err(|_| ended())?
     }
 
     fn not_written(&self, error: &io::Error, act: &str) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
-        tracing::error!(path = %self.path.display(), %error, act, "an act is not in the audit log");
+        tracing::error!(path = %self.path.display(), %error, act, "an action could not be written to the audit log");
     }
 }
 
@@ -313,12 +312,12 @@ fn ended() -> io::Error {
 /// One line, with the time.
 fn line(entry: &AuditEntry<'_>) -> String {
     #[derive(Serialize)]
-    struct Line<'a> {
+    struct Timed<'a> {
         at: String,
         #[serde(flatten)]
         entry: &'a AuditEntry<'a>,
     }
-    let line = serde_json::to_string(&Line { at: now(), entry });
+    let line = serde_json::to_string(&Timed { at: now(), entry });
     line.expect("texts and numbers can be written as JSON")
 }
 
@@ -364,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_full_disk_did_not_take_is_counted_and_acts_are_refused() {
+    async fn on_a_full_disk_denials_are_counted_and_actions_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit");
         symlink("/dev/full", &path).unwrap();
@@ -392,7 +391,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_queue_drops_denials_and_refuses_acts() {
+    async fn a_full_queue_drops_denials_and_refuses_actions() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit");
         let audit = Audit::open(&path).unwrap();
@@ -415,7 +414,7 @@ mod tests {
         drop(release);
         hanging.join().unwrap();
         let dropped = audit.dropped()();
-        // One or none is in the hands of the thread.
+        // The thread may have taken one out of the queue.
         assert!((9..=10).contains(&dropped), "{dropped}");
         tokio::time::resume();
         audit.flush().await;

@@ -1,14 +1,14 @@
-//! JSON that is read without being copied.
+//! Reads JSON without copying it.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer};
 
-/// A string, borrowed where it has no escapes.
+/// A string, borrowed unless it has escapes.
 #[derive(Deserialize)]
 pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
-/// Reads a member that may be missing: unlike in a plain `Option`, null is a value.
+/// Reads a member that may be missing; unlike with a plain `Option`, null is a value.
 pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {

@@ -1,4 +1,5 @@
-//! What a function knows about the call it serves.
+//! [`Context`]: what a function knows about its call, such as the caller, the deadline, the lease and the state of the
+//! application.
 
 mod builder;
 mod cancellation;
@@ -42,7 +43,7 @@ pub(crate) struct CallInfo {
     pub(crate) version: Version,
     pub(crate) context: Option<RawObject<'static>>,
     pub(crate) caller: Caller,
-    /// What the caller has shown, which may be revoked while the call is under way.
+    /// How the caller authenticated; it may be revoked while the call is under way.
     pub(crate) credential: Credential,
     /// The address that the request came from.
     pub(crate) from: Option<Arc<str>>,
@@ -76,7 +77,7 @@ impl Context {
 
     /// Notes which locks the call is about, for the log.
     pub(crate) fn note_locks<'a>(&self, names: impl IntoIterator<Item = &'a LockName>) {
-        // Others would be those that a function takes by itself.
+        // The first call counts: it has the locks of the request.
         let _ = self.call.locks.set(names.into_iter().cloned().collect());
     }
 
@@ -90,12 +91,12 @@ impl Context {
         &self.call.function
     }
 
-    /// The version of it that runs.
+    /// The version of the function that runs.
     pub fn version(&self) -> &Version {
         &self.call.version
     }
 
-    /// The name of the caller's API key or certificate; none when the server does not ask who calls.
+    /// The name of the caller's API key or certificate; `None` if the server does not authenticate callers.
     pub fn caller_name(&self) -> Option<&str> {
         self.call.caller.name().map(forrst_lock::Caller::as_str)
     }
@@ -105,25 +106,25 @@ impl Context {
         self.call.context.as_ref()
     }
 
-    /// How long the function may still take; none when the caller set no deadline.
+    /// How long the function may still take; `None` if the caller set no deadline.
     pub fn remaining(&self) -> Option<std::time::Duration> {
         let deadline = self.deadline.as_ref()?;
         Some(deadline.at().saturating_duration_since(Instant::now()))
     }
 
-    /// Cancelled when the function has to end: at its deadline, or when the server cannot wait for it any longer.
+    /// Cancelled when the function has to end: at its deadline, or at the end of the drain timeout.
     ///
-    /// The function itself is dropped then. What it has spawned is told by this.
+    /// The function itself is dropped then; tasks that it has spawned can watch this token.
     pub fn cancellation(&self) -> &CancellationToken {
         self.call.cancellation.token()
     }
 
-    /// The lock that the call holds, when the caller asked for one.
+    /// The lease of the lock that the caller asked for, if any.
     pub fn lease(&self) -> Option<&HeldLease> {
         self.lease.as_deref()
     }
 
-    /// The trace that the call is part of, to be passed on in calls to others.
+    /// The trace that the call is part of, to be passed on in calls to other services.
     pub fn trace(&self) -> Option<&Trace> {
         self.trace.as_deref()
     }
@@ -132,18 +133,18 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// When it was given nothing of this type. With `?` in a function, the log names the type, and the caller gets
+    /// If the server has no state of this type. With `?` in a function, the log names the type, and the caller gets
     /// `INTERNAL_ERROR`.
     pub fn state<T: Send + Sync + 'static>(&self) -> Result<&T, MissingState> {
         self.call.state.get().ok_or_else(MissingState::of::<T>)
     }
 
-    /// What an extension has added for those that run inside of it, the function among them: see [`with`](Self::with).
+    /// A value that an extension added with [`with`](Self::with) for the inner extensions and the function.
     pub fn get<T: Send + Sync + 'static>(&self) -> Option<&T> {
         self.values.get()
     }
 
-    /// Adds a value for those that run inside of an extension, and replaces one of the same type.
+    /// Adds a value for the inner extensions and the function, and replaces one of the same type.
     #[must_use]
     pub fn with<T: Send + Sync + 'static>(mut self, value: T) -> Self {
         self.values.insert(value);
@@ -165,7 +166,7 @@ impl HeldLease {
         Self { lease, names, loss }
     }
 
-    /// What the protected resource compares: it refuses whoever comes with a smaller one than it has seen.
+    /// What the protected resource compares: it refuses a write whose fence is smaller than the largest it has seen.
     pub fn fence(&self) -> Fence {
         self.lease.fence
     }
@@ -186,18 +187,18 @@ impl HeldLease {
         self.names.iter().map(LockName::as_str)
     }
 
-    /// Returns when the lease is over and another owner may hold the lock: at its end, or as soon as it was released, forced or
-    /// shortened through this server. The function is not stopped by that.
+    /// Returns when the lease is over and another owner may hold the lock: when it expires, or as soon as it was released,
+    /// force-released or shortened through this server. The function is not stopped by that.
     pub async fn lost(&self) {
         self.loss.lost().await;
     }
 
-    /// How long the lease lasts for certain.
+    /// How long the lease is certain to last.
     pub fn remaining(&self) -> std::time::Duration {
         self.loss.remaining()
     }
 
-    /// Whether the lease is over. Once true it stays so.
+    /// Whether the lease is over. Once true, it stays true.
     pub fn is_lost(&self) -> bool {
         self.loss.is_lost()
     }

@@ -1,4 +1,5 @@
-//! How functions fail.
+//! The errors of functions: [`FunctionError`] is what a function returns, and becomes an error object of the response. An error
+//! that is not meant for callers becomes `INTERNAL_ERROR`, and its cause is logged.
 
 use std::error::Error;
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 /// Why a function has no result.
 ///
-/// Any standard error turns into one with `?`. The caller then reads `INTERNAL_ERROR` and no more; the cause is logged.
+/// Any standard error converts into one with `?`. The caller then gets only `INTERNAL_ERROR`; the cause is logged.
 #[derive(Debug)]
 pub struct FunctionError(ErrorObject);
 
@@ -28,13 +29,13 @@ impl FunctionError {
         Self::new(code, message)
     }
 
-    /// Adds something that programs can read.
+    /// Adds a member to the error's `details`, for programs.
     #[must_use]
     pub fn with_detail(self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         Self(self.0.with_detail(name, value))
     }
 
-    /// Names the argument that is to blame, such as `["items", "0", "sku"]`.
+    /// Points at the argument that is invalid, such as `["items", "0", "sku"]`.
     #[must_use]
     pub fn at_argument<'a>(self, path: impl IntoIterator<Item = &'a str>) -> Self {
         let start = arguments_pointer();
@@ -58,7 +59,7 @@ impl From<FunctionError> for Errors {
     }
 }
 
-/// What a caller learns of a failure that is none of their business.
+/// What a caller gets for a failure whose cause is only logged.
 pub(crate) fn internal_error() -> ErrorObject {
     ErrorObject::new(ErrorCode::InternalError, "The function failed unexpectedly")
 }
@@ -67,7 +68,7 @@ pub(crate) fn unavailable(message: impl Into<String>) -> ErrorObject {
     ErrorObject::new(ErrorCode::Unavailable, message)
 }
 
-/// Where the arguments stand in a request.
+/// The position of the arguments in a request.
 pub(crate) fn arguments_pointer() -> Pointer {
     Pointer::root().key("call").key("arguments")
 }

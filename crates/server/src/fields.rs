@@ -1,4 +1,5 @@
-//! Reads the options of extensions and the arguments of system functions, finding all problems at once.
+//! Reads the options of extensions and the arguments of system functions member by member, and collects all problems. Members
+//! stay raw until they are read: as a [`Value`], a mebibyte of JSON takes 30.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,18 +14,17 @@ use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::borrowed::Text;
 use crate::error::internal_error;
 use crate::function::read_json_text;
 
-/// An object whose members are taken out one by one. What is left at the end should not be there.
-///
-/// Members stay raw until they are asked for: as a [`Value`], a mebibyte of JSON takes 30.
+/// An object whose members are taken out one by one. Members that are left at the end are unknown, and are refused.
 pub(crate) struct Fields<'a> {
     at: Pointer,
     text: &'a str,
-    /// The first members. No object that is meant well has more.
+    /// The first members. No valid object has more.
     members: Vec<(Cow<'a, str>, &'a RawValue)>,
-    /// How many more there are, to be searched for in the text.
+    /// How many more there are; they are searched for in the text.
     beyond: usize,
     /// Whether the members are known.
     is_readable: bool,
@@ -58,13 +58,13 @@ impl fmt::Display for Entry<'_> {
     }
 }
 
-/// What a member should have been, as the end of a sentence.
+/// What a member should be, as the predicate of a sentence such as "`ttl` must be positive".
 type Expected = String;
 
-/// How many members are kept at hand.
+/// How many members are kept in the list.
 const KEPT: usize = MAX_PROBLEMS;
 
-/// No list or object that is read here is larger, and as a [`Value`] it takes many times its size.
+/// The largest list or object that is read: as a [`Value`], it takes many times its size.
 const MAX_STRUCTURE: usize = 64 * 1024;
 
 impl<'a> Fields<'a> {
@@ -123,13 +123,13 @@ impl<'a> Fields<'a> {
         found
     }
 
-    /// A string that stays where it is.
+    /// Reads a string without taking the member out.
     pub(crate) fn peek(&self, name: &str) -> Option<String> {
         let (_, raw) = self.members.iter().find(|(own, _)| own == name)?;
         serde_json::from_str(raw.get()).ok()
     }
 
-    /// A member that has to be there.
+    /// A required member.
     pub(crate) fn required<T>(
         &mut self,
         name: &str,
@@ -138,7 +138,7 @@ impl<'a> Fields<'a> {
         self.required_or(name, "", read)
     }
 
-    /// A member that has to be there; when it is not, the error ends with what could be there instead.
+    /// A required member; if it is missing, the error ends with `instead`, which names an alternative.
     pub(crate) fn required_or<T>(
         &mut self,
         name: &str,
@@ -157,7 +157,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A member that may be missing, but not be null.
+    /// A member that may be missing, but not null.
     pub(crate) fn optional<T>(
         &mut self,
         name: &str,
@@ -167,7 +167,7 @@ impl<'a> Fields<'a> {
         self.value(name, raw, read)
     }
 
-    /// An object that may be missing, as its text.
+    /// An object that may be missing, left raw.
     pub(crate) fn optional_object(&mut self, name: &str) -> Option<RawObject<'a>> {
         let raw = self.take(name)?;
         let object = RawObject::try_from(raw).ok();
@@ -177,7 +177,7 @@ impl<'a> Fields<'a> {
         object
     }
 
-    /// A list that has to be there, as one [`Entry`] each.
+    /// A required list, as its entries.
     pub(crate) fn required_list(&mut self, name: &'static str) -> Option<Vec<Entry<'a>>> {
         let raw = self.take(name);
         self.note_if_missing(name, raw, "");
@@ -189,7 +189,7 @@ impl<'a> Fields<'a> {
         if self.is_too_large(name, text) {
             return None;
         }
-        // It is part of a body that was read as JSON.
+        // It is part of a body that was parsed as JSON.
         let entries: Vec<&RawValue> = serde_json::from_str(text).ok()?;
         let entries = entries.into_iter().enumerate();
         let entry = |(index, raw)| Entry { name, index, raw };
@@ -205,7 +205,7 @@ impl<'a> Fields<'a> {
         self.value_at(entry.pointer(&self.at), entry, entry.raw, read)
     }
 
-    /// An entry of a list that is an object, in which nothing is left over.
+    /// An entry of a list that is an object without unknown members.
     pub(crate) fn entry_object<T>(
         &mut self,
         entry: &Entry<'a>,
@@ -254,7 +254,7 @@ impl<'a> Fields<'a> {
                 self.problem(at, format_args!("`{name}` {expected}"));
                 None
             }
-            // JSON has numbers and texts that nothing can hold.
+            // Some valid JSON fits no `Value`: numbers that are too large, lone surrogates.
             Err(problem) => {
                 self.problems.note(|| problem);
                 None
@@ -262,7 +262,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A `{value, unit}` that has to be there, and to be positive.
+    /// A required `{value, unit}`, which must be positive.
     pub(crate) fn required_duration(&mut self, name: &str) -> Option<(Duration, StdDuration)> {
         let raw = self.take(name);
         let example = ", for example {\"value\": 30, \"unit\": \"second\"}";
@@ -285,7 +285,7 @@ impl<'a> Fields<'a> {
         self.object_at(at, raw, Fields::duration)
     }
 
-    /// An object inside of this one, in which nothing is left over. None if anything is wrong with it.
+    /// An object within this one, without unknown members; `None` if anything is wrong with it.
     fn object_at<'b, T>(
         &mut self,
         at: Pointer,
@@ -309,19 +309,19 @@ impl<'a> Fields<'a> {
         match duration.to_std() {
             Ok(std) => Some((duration, std)),
             Err(_) => {
-                let message = format!("{duration} is more time than there is");
+                let message = format!("{duration} is too long");
                 self.problem(self.at.clone().key("value"), message);
                 None
             }
         }
     }
 
-    /// Notes a problem with a member that had the right shape.
+    /// Notes a problem with a member.
     pub(crate) fn refuse(&mut self, name: &str, why: impl fmt::Display) {
         self.problem(self.at.clone().key(name), format_args!("`{name}` {why}"));
     }
 
-    /// Everything that was wrong, unknown members among it.
+    /// All problems, including members that are unknown.
     pub(crate) fn finish(mut self) -> Result<(), Errors> {
         self.refuse_the_rest();
         match self.problems.into_errors() {
@@ -330,13 +330,13 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// As [`finish`](Self::finish), with what was read, which is there when nothing was wrong.
+    /// As [`finish`](Self::finish), with what was read, which is `Some` if there was no problem.
     pub(crate) fn finish_with<T>(self, read: Option<T>) -> Result<T, Errors> {
         self.finish()?;
         read.ok_or_else(|| internal_error().into())
     }
 
-    /// As [`finish`](Self::finish) for an object that may have members we do not know.
+    /// As [`finish`](Self::finish), for an object that may have unknown members.
     pub(crate) fn finish_open(mut self) -> Result<(), Errors> {
         self.members.clear();
         self.beyond = 0;
@@ -361,7 +361,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Hands over the members of a JSON object one by one.
+/// Visits the members of a JSON object one by one.
 fn each_member<'a>(
     text: &'a str,
     visit: impl FnMut(Cow<'a, str>, &'a RawValue),
@@ -376,7 +376,7 @@ fn each_member<'a>(
         }
 
         fn visit_map<A: MapAccess<'de>>(mut self, mut object: A) -> Result<(), A::Error> {
-            while let Some((Name(name), value)) = object.next_entry::<Name<'de>, &RawValue>()? {
+            while let Some((Text(name), value)) = object.next_entry::<Text<'de>, &RawValue>()? {
                 (self.0)(name, value);
             }
             Ok(())
@@ -386,16 +386,12 @@ fn each_member<'a>(
     serde_json::Deserializer::from_str(text).deserialize_map(EachMember(visit))
 }
 
-/// A key, borrowed where it has no escapes.
-#[derive(Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
-
 pub(crate) fn text(value: &Value) -> Result<String, Expected> {
     let text = value.as_str().ok_or("must be a string")?;
     Ok(text.to_owned())
 }
 
-/// A string that some type makes sense of.
+/// A string that a type can parse.
 pub(crate) fn parsed<T, E: std::fmt::Display>(
     parse: impl FnOnce(&str) -> Result<T, E>,
 ) -> impl FnOnce(&Value) -> Result<T, Expected> {
@@ -419,7 +415,7 @@ pub(crate) fn at_most(max: usize) -> impl Fn(&Value) -> Result<usize, Expected> 
     }
 }
 
-/// An integer of that range. JSON's `3.0` is a fraction here, as it is in durations.
+/// An integer within a range. `3.0` is refused, as it is in durations.
 pub(crate) fn from_to(min: u32, max: u32) -> impl Fn(&Value) -> Result<u32, Expected> {
     move |value| {
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());

@@ -1,11 +1,11 @@
-//! What the logs have of a text that a caller made.
+//! Shortens texts from callers for the logs.
 
 use std::borrow::Cow;
 
-/// Longer than any name, path or id that is meant well.
+/// Longer than any legitimate name, path or id.
 const MOST: usize = 256;
 
-/// The text, or its first 256 bytes: what callers send must not fill a log. Messages have [`forrst_protocol::excerpt`].
+/// The text, or its first 256 bytes, so that callers cannot fill a log. Error messages use [`forrst_protocol::excerpt`].
 pub(crate) fn for_log(text: &str) -> Cow<'_, str> {
     match text.len() {
         ..=MOST => text.into(),

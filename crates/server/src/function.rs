@@ -1,4 +1,5 @@
-//! What a service author registers: a function with a name, a version and typed arguments.
+//! [`Function`]: what a service registers, an async function with a name, a version and typed arguments. Calling it has two
+//! phases, so that arguments are checked before a lock is taken: `prepare` reads them and returns a call that is ready to run.
 
 mod arguments;
 
@@ -20,7 +21,7 @@ use crate::{Context, FunctionError};
 /// A function to register with [`ServerBuilder::register`](crate::ServerBuilder::register).
 ///
 /// Arguments and results are any types that serde can read and write. Their schemas, which `describe` shows to callers
-/// and which explain wrong arguments, come from `schemars`.
+/// and which explain invalid arguments, come from `schemars`.
 pub struct Function {
     pub(crate) name: String,
     pub(crate) version: String,
@@ -32,7 +33,7 @@ pub struct Function {
     pub(crate) prepare: Prepare,
 }
 
-/// Checks the arguments, and gives the call that is ready to run.
+/// Checks the arguments, and returns the call that is ready to run.
 pub(crate) type Prepare = Box<dyn Fn(&RawObject<'_>) -> Result<PreparedCall, Errors> + Send + Sync>;
 pub(crate) type PreparedCall = Box<dyn FnOnce(ServedCall) -> RunningCall + Send>;
 pub(crate) type RunningCall = Pin<Box<dyn Future<Output = CallResult> + Send>>;
@@ -60,7 +61,7 @@ impl Function {
                 Box::pin(async move {
                     let output = handler(served.context, arguments).await?;
                     to_raw_value(&output).map_err(|error| {
-                        tracing::error!(%error, "a result cannot be written as JSON");
+                        tracing::error!(%error, "the result of a function cannot be serialised as JSON");
                         internal_error().into()
                     })
                 })
@@ -79,21 +80,21 @@ impl Function {
         }
     }
 
-    /// Says in a line what the function does, for `describe`.
+    /// One line about what the function does, for `describe`.
     #[must_use]
     pub fn summary(mut self, summary: impl Into<String>) -> Self {
         self.summary = Some(summary.into());
         self
     }
 
-    /// Names an error of the function's own, for `describe`.
+    /// Declares an error that the function can return, for `describe`.
     #[must_use]
     pub fn error(mut self, code: impl Into<String>, message: impl Into<String>) -> Self {
         self.errors.push((code.into(), message.into()));
         self
     }
 
-    /// Takes only these extensions, by either of their names; without this call, it takes all.
+    /// Accepts only these extensions, by either of their names; by default, all.
     ///
     /// A request with another one gets `EXTENSION_NOT_APPLICABLE`.
     #[must_use]
@@ -117,7 +118,7 @@ fn schema_of<T: JsonSchema>() -> Schema {
     settings.into_generator().into_root_schema_for::<T>()
 }
 
-/// The code of an error that a function names, if it is one.
+/// The code of an error that a function declares; `None` if it is invalid.
 pub(crate) fn error_code(code: &str) -> Option<ErrorCode> {
     code.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! What a server allows at most, and what it counts to keep to it.
+//! The limits of a server, and the counters that enforce them: rates, locks and bytes.
 
 mod budget;
 mod held;
@@ -18,35 +18,35 @@ pub(crate) use self::network::network;
 pub(crate) use self::rate::RateLimit;
 pub(crate) use self::refusals::Refusal;
 
-/// What a server allows at most.
+/// The limits of a server.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// The longest ttl of a lock.
     pub max_ttl: Duration,
     /// The longest that a caller may wait for a lock.
     pub max_block: Duration,
-    /// The largest head of an HTTP request, in bytes; 8 KiB at least.
+    /// The largest head of an HTTP request, in bytes; at least 8 KiB.
     pub max_head: usize,
     /// The largest body of a request, in bytes.
     pub max_body: usize,
-    /// How many connections may be open at once, those of unix sockets among them.
+    /// How many connections may be open at once, including those of unix sockets.
     pub max_connections: usize,
-    /// How many of them may be from one address, where an IPv6 network of 64 bits is one; as many as there may be at all when
-    /// there is none, because all clients may come through one proxy.
+    /// How many of them may be from one address, or one IPv6 /64 network; `None` for no such limit, because all clients may come
+    /// through one proxy.
     pub max_connections_per_address: Option<usize>,
     /// How many requests may be under way at once on one connection.
     pub max_in_flight: usize,
-    /// How many bytes of requests and answers may be under way at once in the process; two requests of the largest size at least.
+    /// How many bytes of requests and answers may be under way at once in the process; at least two requests of the largest size.
     pub max_bytes: usize,
     /// How many of them may be on one connection.
     pub max_bytes_per_connection: usize,
-    /// How many of them may be one caller's.
+    /// How many of them may belong to one caller.
     pub max_bytes_per_caller: usize,
-    /// How many locks a caller may hold or wait for through this node; any number when there is none.
+    /// How many locks a caller may hold or wait for through this node; `None` for no limit.
     pub max_locks_per_caller: Option<usize>,
-    /// How many requests a caller may make in a second; any number when there is none.
+    /// How many requests a caller may make in a second; `None` for no limit.
     pub max_rate: Option<u32>,
-    /// How many requests an address may make in a second that show no valid key, where keys are needed.
+    /// How many requests without a valid key an address may make in a second, if keys are required.
     pub max_unauthenticated_rate: u32,
     /// How long a client may take to send the head of a request, or go without an authorised request, or leave an answer unread.
     pub idle_timeout: Duration,

@@ -1,4 +1,5 @@
-//! Which functions there are.
+//! The registry of functions, by name and version: those of the application and those of the system, in one form. A call runs
+//! the version that it names, or else the highest stable one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,7 @@ use crate::metrics::FunctionMetrics;
 /// Why a function cannot be registered.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// The name is not one.
+    /// The name is invalid.
     #[error("cannot register `{name}`: {source}")]
     Name {
         /// What was given.
@@ -25,7 +26,7 @@ pub enum RegisterError {
         /// What is wrong with it.
         source: InvalidName,
     },
-    /// The version is not one.
+    /// The version is invalid.
     #[error("cannot register `{name}` in version `{version}`: {source}")]
     Version {
         /// The function.
@@ -35,24 +36,24 @@ pub enum RegisterError {
         /// What is wrong with it.
         source: InvalidVersion,
     },
-    /// The name belongs to the protocol.
+    /// The name is reserved for the protocol.
     #[error(
         "cannot register `{0}`: names that start with `forrst.` or `urn:cline:forrst:` are reserved"
     )]
     Reserved(FunctionName),
-    /// This version of the function is there already.
+    /// This version of the function is registered already.
     #[error("`{0}` {1} is registered twice")]
     Twice(FunctionName, Version),
-    /// One of the errors it names has no valid code.
-    #[error("`{name}` names an error `{code}`, which is not SCREAMING_SNAKE_CASE")]
+    /// It declares an error whose code is invalid.
+    #[error("`{name}` declares the error `{code}`, which is not SCREAMING_SNAKE_CASE")]
     ErrorCode {
         /// The function.
         name: FunctionName,
         /// What was given.
         code: String,
     },
-    /// It is restricted to an extension that the server does not have.
-    #[error("`{name}` takes the extension `{urn}`, which this server does not have")]
+    /// It accepts an extension that the server does not have.
+    #[error("`{name}` accepts the extension `{urn}`, which this server does not have")]
     Extension {
         /// The function.
         name: FunctionName,
@@ -67,16 +68,16 @@ pub(crate) struct Registered {
     pub(crate) version: Version,
     pub(crate) summary: Option<String>,
     pub(crate) errors: Vec<(ErrorCode, String)>,
-    /// Which extensions it takes, by their place in the pipeline; all when omitted.
+    /// The extensions that it accepts, by their index in the pipeline; all when `None`.
     pub(crate) extensions: Option<Vec<usize>>,
     pub(crate) arguments: Value,
     pub(crate) result: Value,
     pub(crate) prepare: Prepare,
     pub(crate) result_size: Arc<ResultSize>,
     pub(crate) metrics: FunctionMetrics,
-    /// A part of the server: it does not outlive its caller, and takes no lock.
+    /// Part of the server: it is dropped when its caller disconnects, and takes no lock of its own.
     pub(crate) is_system: bool,
-    /// Who may call it. Functions of the application need the role `call`, and to be among the caller's functions.
+    /// Who may call it. For functions of the application, the role `call`, and the caller's list of functions.
     pub(crate) needs: Needs,
 }
 
@@ -112,8 +113,8 @@ impl Registered {
             }),
         };
         let errors: Result<_, _> = function.errors.into_iter().map(code).collect();
-        let place = |urn: String| match find_extension(&urn) {
-            Some(place) => Ok(place),
+        let index = |urn: String| match find_extension(&urn) {
+            Some(index) => Ok(index),
             None => Err(RegisterError::Extension {
                 name: name.clone(),
                 urn,
@@ -121,7 +122,7 @@ impl Registered {
         };
         let urns = function
             .extensions
-            .map(|urns| urns.into_iter().map(place).collect());
+            .map(|urns| urns.into_iter().map(index).collect());
         Ok(Self {
             errors: errors?,
             extensions: urns.transpose()?,
@@ -160,7 +161,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The function and version that a call means.
+    /// The function and version that a call runs.
     pub(crate) fn find(&self, call: &Call<'_>) -> Result<&Registered, ErrorObject> {
         self.find_version(&call.function, call.version.as_ref())
             .map_err(|error| match error.code {
@@ -181,14 +182,16 @@ impl Registry {
         };
         let found = match version {
             Some(version) => versions.get(version),
-            // The highest stable one; a function that has none yet is called by name of its version.
+            // The highest stable one; a function that has none yet must be called with its version.
             None => versions.values().rfind(|f| f.version.is_stable()),
         };
         found.ok_or_else(|| {
             let requested = version.map(ToString::to_string);
             let message = match &requested {
                 Some(version) => format!("`{name}` has no version {version}"),
-                None => format!("`{name}` has no stable version: name one of those available"),
+                None => {
+                    format!("`{name}` has no stable version: name one of the available versions")
+                }
             };
             let available: Vec<Value> = versions
                 .keys()

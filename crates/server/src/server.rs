@@ -21,15 +21,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to put a server together.
+    /// A builder, which needs at least a [`store`](ServerBuilder::store).
     pub fn builder() -> ServerBuilder {
         ServerBuilder::new()
     }
 
-    /// Answers one request, given as the bytes of its body, without any socket and with all rights.
+    /// Answers one request, given as the bytes of its body, without a socket and with all rights.
     ///
-    /// Dropping the future is a disconnect: a call that waits for a lock leaves the queue, and a function that runs
-    /// already runs to completion.
+    /// Dropping the future is a disconnect: a call that waits for a lock leaves the queue, and a function that has started
+    /// runs to completion.
     pub async fn handle(&self, body: &[u8]) -> Response {
         self.core.answer(body, Origin::local(None)).await
     }
@@ -39,7 +39,7 @@ impl Server {
         &self.core.locks
     }
 
-    /// The audit log, for the service's own acts, and to be reopened when its file was moved away.
+    /// The audit log, for entries of the service itself, and to reopen the file after it was rotated.
     pub fn audit(&self) -> &Audit {
         &self.core.audit
     }
@@ -49,7 +49,7 @@ impl Server {
         &self.core.node
     }
 
-    /// The names of all registered functions, without those of the system.
+    /// The names of all registered functions, without the system functions.
     pub fn functions(&self) -> Vec<String> {
         let registry = &self.core.registry;
         let own = registry.iter().filter(|function| !function.is_system);

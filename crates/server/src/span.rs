@@ -1,18 +1,18 @@
-//! Spans for those who trace: the request, the wait for its lock, the function, and each step of the store.
+//! Spans for tracing: the request, the wait for its lock, the function, and each operation of the store.
 //!
-//! They have a target of their own and the lowest level: a log does not show them, and where nobody traces they cost nothing.
+//! They have their own target and the lowest level, so that a log does not show them, and without a subscriber they cost nothing.
 
 use tracing::{Span, field, trace_span};
 
-/// What a subscriber asks for that wants them.
+/// The target that a subscriber enables to receive them.
 const TARGET: &str = "forrst::span";
 
-/// Whether anybody looks at the spans.
+/// Whether a subscriber records the spans.
 pub(crate) fn is_traced() -> bool {
     tracing::enabled!(target: TARGET, tracing::Level::TRACE)
 }
 
-/// The whole request, as a part of the trace that it came with.
+/// The whole request, as a child of the caller's span.
 pub(crate) fn request(traceparent: Option<&str>) -> Span {
     let span = trace_span!(
         target: TARGET, "request", otel.kind = "server", function = field::Empty, code = field::Empty
@@ -20,7 +20,7 @@ pub(crate) fn request(traceparent: Option<&str>) -> Span {
     #[cfg(feature = "otlp")]
     if let Some(parent) = traceparent.and_then(remote::parent) {
         use tracing_opentelemetry::OpenTelemetrySpanExt;
-        // It fails where nobody traces.
+        // It fails where no subscriber records the span.
         let _ = span.set_parent(parent);
     }
     #[cfg(not(feature = "otlp"))]
@@ -28,7 +28,7 @@ pub(crate) fn request(traceparent: Option<&str>) -> Span {
     span
 }
 
-/// From the call for a lock to its outcome.
+/// From the request for a lock to its outcome.
 pub(crate) fn wait() -> Span {
     trace_span!(target: TARGET, "wait")
 }
@@ -38,7 +38,7 @@ pub(crate) fn function() -> Span {
     trace_span!(target: TARGET, "function")
 }
 
-/// One step of the store, when it is a part of something: what goes on in the background all the time is not traced.
+/// One operation of the store within another span. Operations of background tasks are not traced.
 pub(crate) fn store(op: &'static str) -> Span {
     if !is_traced() || Span::current().is_none() {
         return Span::none();

@@ -1,4 +1,5 @@
-//! The functions that every server has: locks, health and discovery.
+//! The system functions: locks, health and discovery. Each has its own file, with one [`Spec`] that states its names, roles,
+//! schemas and errors; everything else about them is derived from [`SPECS`].
 
 mod acquire;
 mod activity;
@@ -37,28 +38,28 @@ use crate::limits::{Limits, Refusal};
 use crate::metrics::FunctionMetrics;
 use crate::registry::Registered;
 
-/// The places of `deadline`, `tracing` and `retry`. A function about locks is not itself locked.
+/// The indexes of `deadline`, `tracing` and `retry` in the pipeline. A system function does not run under a lock.
 const EXTENSIONS: [usize; 3] = [0, 1, 2];
 
 const CALLER: Needs = Needs::OneOf(&[Role::Call]);
-/// The owner's token says whose lock it is. An admin, who can see it, may act for the owner.
+/// The owner token proves who holds the lock. An admin can see it, and may act for the owner.
 const HOLDER: Needs = Needs::OneOf(&[Role::Call, Role::Admin]);
 const OBSERVER: Needs = Needs::OneOf(&[Role::Observe, Role::Admin]);
 const ADMIN: Needs = Needs::OneOf(&[Role::Admin]);
 
 type Prepared = Result<PreparedCall, Errors>;
 
-/// All that there is to know about a system function. It stands in the function's own file.
+/// Everything about a system function, in one constant in the function's own file.
 struct Spec {
-    /// The URNs that it is called by.
+    /// Its URNs: one, or two for a function that has a second name.
     names: &'static [&'static str],
-    /// `schemas/functions` has the schemas of its arguments and of its result under this name.
+    /// The name of the schemas of its arguments and its result in `schemas/functions`.
     schema: &'static str,
     /// Who may call it.
     needs: Needs,
-    /// The errors that it has of its own.
+    /// The errors that it can return besides those of every call.
     errors: &'static [(ErrorCode, &'static str)],
-    /// Checks the arguments and gives the call that is ready to run.
+    /// Checks the arguments, and returns the call that is ready to run.
     prepare: fn(&RawObject<'_>, &Limits) -> Prepared,
 }
 
@@ -78,7 +79,7 @@ const SPECS: [Spec; 13] = [
     withdraw::SPEC,
 ];
 
-/// All of them, each under its names.
+/// All system functions, each under all of its names.
 pub(crate) fn functions(limits: &Arc<Limits>) -> Vec<Registered> {
     let specs = SPECS.into_iter();
     specs.flat_map(|spec| spec.registered(limits)).collect()
@@ -118,7 +119,7 @@ impl Spec {
 const STORE_UNAVAILABLE: (ErrorCode, &str) =
     (ErrorCode::Unavailable, "The lock store is unavailable");
 
-/// Why an owner may have no lease to act on.
+/// The errors of a function that acts on the lease of an owner.
 const NOT_HELD: &[(ErrorCode, &str)] = &[
     (
         ErrorCode::LockNotFound,
@@ -130,7 +131,7 @@ const NOT_HELD: &[(ErrorCode, &str)] = &[
     ),
     (
         ErrorCode::LockOwnershipMismatch,
-        "Another owner holds it, or the same by another fence",
+        "Another owner holds it, or the same owner with another fence",
     ),
     (
         ErrorCode::InvalidArguments,
@@ -139,13 +140,13 @@ const NOT_HELD: &[(ErrorCode, &str)] = &[
     STORE_UNAVAILABLE,
 ];
 
-/// The locks that a caller is not confined to are out of reach.
+/// `FORBIDDEN` if the caller is confined to other locks.
 fn check_lock(context: &ServedCall, name: &LockName) -> Result<(), ErrorObject> {
     let allowed = context.call.caller.check_lock(name);
     allowed.inspect_err(|_| context.server.metrics.refused(Refusal::Forbidden))
 }
 
-/// An act on locks that takes a special right.
+/// An entry about a privileged action on locks.
 fn audit_entry<'a>(
     context: &'a ServedCall,
     act: &'a str,
@@ -161,7 +162,7 @@ fn audit_entry<'a>(
     }
 }
 
-/// An admin who acts for the owner of a lock that another caller took leaves a line.
+/// Records that an admin acted on a lock that another caller had taken.
 async fn audit_for_owner(context: &ServedCall, act: &str, lease: &Lease) {
     let caller = &context.call.caller;
     if lease.caller.as_ref() != caller.name() && caller.has_one_of(&[Role::Admin]) {
@@ -171,8 +172,8 @@ async fn audit_for_owner(context: &ServedCall, act: &str, lease: &Lease) {
     }
 }
 
-/// Does what not everybody may do to a lock. It is announced in the audit log before it is done, and refused when that cannot be
-/// written; its outcome is written before it is answered.
+/// Runs a privileged action on a lock. It is recorded as pending in the audit log before it is done, and refused if that cannot be
+/// written; its outcome is recorded before it is answered.
 async fn audited(
     context: &ServedCall,
     act: &str,
@@ -182,7 +183,7 @@ async fn audited(
     let audit = &context.server.audit;
     let entry = audit_entry(context, act, [key]);
     let announced = audit.announce(&entry).await.map_err(|error| {
-        tracing::error!(%error, act, "refused, because it cannot be written to the audit log");
+        tracing::error!(%error, act, "refused an action, because it cannot be written to the audit log");
         unavailable("The audit log cannot be written")
     })?;
     let ended = work.await;
@@ -197,9 +198,9 @@ async fn audited(
     ended
 }
 
-/// How many entries a list has, unless the caller says otherwise.
+/// How many items a list has by default.
 const DEFAULT_LIMIT: usize = 100;
-/// How many a caller may ask for.
+/// How many items a caller may ask for.
 const MAX_LIMIT: usize = 1000;
 
 /// `key`, `owner` and `fence`: the lease that `release` and `extend` are about.
@@ -214,19 +215,19 @@ fn read_held(fields: &mut Fields<'_>) -> Option<Held> {
     })
 }
 
-/// Whose a lease is, or would become, as a caller may see it.
+/// A holder or a waiter, as a caller may see it.
 struct Party<'a> {
     owner: &'a Owner,
     caller: Option<&'a CallerName>,
     note: Option<&'a Note>,
-    /// Whether the caller that sees it may use all of its keys.
-    is_in_reach: bool,
+    /// Whether the caller may use all of its keys.
+    may_use_all_keys: bool,
 }
 
 impl Party<'_> {
     fn show(&self, context: &ServedCall) -> Map<String, Value> {
         let (to, secret) = (&context.call.caller, &context.server.secret);
-        let owner = to.sees_owner(self.owner, self.caller, self.is_in_reach, secret);
+        let owner = to.visible_owner(self.owner, self.caller, self.may_use_all_keys, secret);
         let mut shown = Map::new();
         shown.insert("owner".to_owned(), owner.into());
         if let Some(caller) = self.caller {
@@ -244,7 +245,8 @@ fn arguments_of<'a>(raw: &'a RawObject<'_>) -> Fields<'a> {
     Fields::read(Some(raw), arguments_pointer())
 }
 
-/// A call that changes something, and is not left half done by a caller who hangs up: what it did is counted and audited.
+/// A call that changes something. It runs to completion even if the client disconnects, so that what it did is counted and
+/// audited.
 fn act<F, Fut>(run: F) -> PreparedCall
 where
     F: FnOnce(ServedCall) -> Fut + Send + 'static,
@@ -275,7 +277,7 @@ where
 
 fn store_failed(error: &StoreError) -> ErrorObject {
     if let StoreError::Unsupported(_) = error {
-        // Not `UNAVAILABLE`: to try again would not help.
+        // Not `UNAVAILABLE`: a retry would not help.
         return ErrorObject::new(ErrorCode::InvalidArguments, error.to_string());
     }
     tracing::error!(%error, "the lock store failed");

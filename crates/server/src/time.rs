@@ -1,18 +1,18 @@
-//! Times as they stand on the wire.
+//! Times in the format of the wire: UTC, RFC 3339, with milliseconds and `Z`.
 
 use std::fmt;
 
 use chrono::{DateTime, Datelike, SecondsFormat, Timelike, Utc};
 use forrst_lock::Timestamp;
 
-/// UTC, RFC 3339, with milliseconds and `Z`.
+/// A time of the store.
 pub(crate) fn timestamp(at: Timestamp) -> String {
-    written(date_time(at))
+    format(date_time(at))
 }
 
-/// The same of this moment.
+/// The current time.
 pub(crate) fn now() -> String {
-    written(Utc::now())
+    format(Utc::now())
 }
 
 fn date_time(at: Timestamp) -> DateTime<Utc> {
@@ -20,11 +20,11 @@ fn date_time(at: Timestamp) -> DateTime<Utc> {
     DateTime::from_timestamp_millis(millis).unwrap_or(DateTime::<Utc>::MAX_UTC)
 }
 
-fn written(time: DateTime<Utc>) -> String {
+fn format(time: DateTime<Utc>) -> String {
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// The same, written without an allocation: every answer with a lock has one.
+/// As [`timestamp`], formatted without an allocation: every response with a lock has one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WireTime(pub(crate) Timestamp);
 
@@ -36,7 +36,7 @@ impl fmt::Display for WireTime {
             .ok()
             .filter(|year| *year < 10_000);
         let Some(year) = year else {
-            return f.write_str(&written(time));
+            return f.write_str(&format(time));
         };
         for (digits, number) in [
             (0..4, year),
@@ -66,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_ways_write_the_same(millis in prop_oneof![0..4_102_444_800_000_u64, any::<u64>()]) {
+        fn both_ways_to_format_a_time_give_the_same_text(millis in prop_oneof![0..4_102_444_800_000_u64, any::<u64>()]) {
             let at = Timestamp::from_millis(millis);
             prop_assert_eq!(WireTime(at).to_string(), timestamp(at));
         }

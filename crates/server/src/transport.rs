@@ -1,4 +1,5 @@
-//! How requests come in: HTTP, JSON-RPC over HTTP and WebSocket, and frames over a unix socket.
+//! The transports: HTTP, JSON-RPC over HTTP and WebSocket, and frames over a unix socket. A transport reads requests and
+//! credentials, bounds what a client can make the server keep, and leaves every decision about a request to the core.
 
 mod answer;
 mod body;

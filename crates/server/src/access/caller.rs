@@ -1,4 +1,4 @@
-//! Who makes a call.
+//! [`Caller`]: an authenticated client and its rights. All checks of rights are its methods, and deny by default.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -8,28 +8,28 @@ use forrst_protocol::{ErrorCode, ErrorObject, FunctionName};
 
 use super::rights::{Needs, Rights, Role};
 
-/// Who makes a call, and what they may do. Cheap to clone.
+/// A client and its rights. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    /// None is somebody whom nobody asked: without keys, or through the unix socket.
+    /// `None` for a client that did not have to authenticate: on a server without keys, or through the unix socket.
     name: Option<CallerName>,
-    rights: RightsOf,
+    rights: CallerRights,
 }
 
-/// The rights of a caller. Those that are not from a file are not counted, which all threads would do in one place.
+/// The rights of a caller. The common case has no `Arc`, whose count all threads would contend for.
 #[derive(Debug, Clone)]
-enum RightsOf {
-    Everybody,
-    Named(Arc<Rights>),
+enum CallerRights {
+    All,
+    FromFile(Arc<Rights>),
 }
 
-impl Deref for RightsOf {
+impl Deref for CallerRights {
     type Target = Rights;
 
     fn deref(&self) -> &Rights {
         match self {
-            Self::Everybody => Rights::all(),
-            Self::Named(rights) => rights,
+            Self::All => Rights::all(),
+            Self::FromFile(rights) => rights,
         }
     }
 }
@@ -38,14 +38,14 @@ impl Caller {
     pub(super) fn new(name: CallerName, rights: Arc<Rights>) -> Self {
         Self {
             name: Some(name),
-            rights: RightsOf::Named(rights),
+            rights: CallerRights::FromFile(rights),
         }
     }
 
     pub(crate) fn with_all_rights(name: Option<CallerName>) -> Self {
         Self {
             name,
-            rights: RightsOf::Everybody,
+            rights: CallerRights::All,
         }
     }
 
@@ -53,7 +53,7 @@ impl Caller {
         self.name.as_ref()
     }
 
-    /// Whether the caller has one of the roles; no caller has one of none.
+    /// Whether the caller has one of the roles; `false` if the list is empty.
     pub(crate) fn has_one_of(&self, roles: &[Role]) -> bool {
         roles.iter().any(|role| self.rights.has(*role))
     }
@@ -76,7 +76,7 @@ impl Caller {
         Err(forbidden(message).with_detail("function", what))
     }
 
-    /// `FORBIDDEN` unless the caller may call this function of the application, whether or not there is one.
+    /// `FORBIDDEN` unless the caller may call this function of the application, whether or not it exists.
     pub(crate) fn check_function(&self, function: &FunctionName) -> Result<(), ErrorObject> {
         self.check_roles(&[Role::Call], function.as_str())?;
         if self.rights.covers_function(function.as_str()) {
@@ -86,7 +86,7 @@ impl Caller {
         Err(forbidden(message).with_detail("function", function.as_str()))
     }
 
-    /// `FORBIDDEN` when the caller is confined to other locks.
+    /// `FORBIDDEN` if the caller is confined to other locks.
     pub(crate) fn check_lock(&self, name: &LockName) -> Result<(), ErrorObject> {
         if self.rights.covers_lock(name) {
             return Ok(());
@@ -99,7 +99,7 @@ impl Caller {
         self.rights.covers_lock(name)
     }
 
-    /// What all names of locks that the caller may use begin with.
+    /// The common prefix of all names of locks that the caller may use.
     pub(crate) fn common_prefix_of_locks(&self) -> &str {
         self.rights.common_prefix_of_locks()
     }
@@ -108,18 +108,18 @@ impl Caller {
         self.rights.is_confined()
     }
 
-    /// The owner of a lease as this caller may see it: with the token, a caller can release the lock, and all of its keys.
+    /// The owner of a lease as this caller may see it: the token, or a hash of it.
     ///
-    /// So an admin sees it only if it reaches all of them.
-    pub(crate) fn sees_owner(
+    /// The token releases the whole lease, so an admin gets it only if it may use all of its keys.
+    pub(crate) fn visible_owner(
         &self,
         owner: &Owner,
         taken_by: Option<&CallerName>,
-        reaches_all_keys: bool,
+        may_use_all_keys: bool,
         secret: &Secret,
     ) -> String {
         let is_own = self.name.is_some() && self.name.as_ref() == taken_by;
-        if is_own || (self.rights.has(Role::Admin) && reaches_all_keys) {
+        if is_own || (self.rights.has(Role::Admin) && may_use_all_keys) {
             return owner.as_str().to_owned();
         }
         format!("hmac:{}", secret.hash("owner", owner.as_str()))
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_without_roles_admits_nobody() {
+    fn a_function_without_roles_can_be_called_by_no_caller() {
         let caller = Caller::with_all_rights(None);
         let refusal = caller
             .check_roles(&[], "urn:cline:forrst:fn:new")

@@ -1,4 +1,5 @@
-//! What somebody shows to say who they are.
+//! [`Credential`]: what a client authenticates with, as a transport reads it. Whether it is valid is decided by
+//! [`Access`](super::Access).
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::key::KeyHash;
 
 static API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// What came with a request. The key itself is forgotten as soon as its hash is known.
+/// The credential of a request. Of an API key, only the hash is kept.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Credential {
     /// The request came from this process, or through a socket that only the server's own user can open.
@@ -19,9 +20,9 @@ pub(crate) enum Credential {
     #[default]
     Nothing,
     Key(KeyHash),
-    /// A client's certificate, which was checked when the connection was made.
+    /// A client certificate, which was verified in the handshake.
     Certificate(PeerName),
-    /// There is something, and it cannot be told what it means.
+    /// There is a credential, but it cannot be read, for this reason.
     Unreadable(&'static str),
 }
 
@@ -29,12 +30,12 @@ pub(crate) enum Credential {
 #[derive(Debug, Clone)]
 pub(crate) struct PeerName {
     pub(crate) name: CallerName,
-    /// Cancelled when the authority that it is from is not trusted any more.
+    /// Cancelled when its authority is no longer trusted.
     pub(crate) distrusted: CancellationToken,
-    /// Cancelled when all clones are gone: the connection, its sessions, and the calls that came over it.
+    /// Cancelled when all clones are dropped: those of the connection, its sessions, and the calls that came over it.
     pub(crate) unused: CancellationToken,
     #[expect(dead_code, reason = "only held")]
-    user: Arc<DropGuard>,
+    unused_guard: Arc<DropGuard>,
 }
 
 impl PeerName {
@@ -43,14 +44,14 @@ impl PeerName {
         Self {
             name,
             distrusted: CancellationToken::new(),
-            user: Arc::new(unused.clone().drop_guard()),
+            unused_guard: Arc::new(unused.clone().drop_guard()),
             unused,
         }
     }
 }
 
 impl Credential {
-    /// A key counts more than a certificate: whoever shares a proxy's connection can still say who they are.
+    /// A key takes precedence over a certificate: callers that share the connection of a proxy can still authenticate themselves.
     pub(crate) fn read(headers: &HeaderMap, peer: Option<&PeerName>) -> Self {
         let bearer = headers.get_all(AUTHORIZATION).iter().map(|value| {
             let text = value.as_bytes();
@@ -58,8 +59,8 @@ impl Credential {
             scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
         });
         let api_keys = headers.get_all(&API_KEY).iter();
-        let shown = bearer.chain(api_keys.map(|value| Some(value.as_bytes())));
-        let mut keys = shown.map(|key| key.map(|key| KeyHash::of(key.trim_ascii())));
+        let given = bearer.chain(api_keys.map(|value| Some(value.as_bytes())));
+        let mut keys = given.map(|key| key.map(|key| KeyHash::of(key.trim_ascii())));
         match (keys.next(), peer) {
             (None, None) => Self::Nothing,
             (None, Some(peer)) => Self::Certificate(peer.clone()),

@@ -1,4 +1,5 @@
-//! The file that says who may call.
+//! The keys file: the API keys and certificates of callers, with their rights. It holds hashes of keys, never a key, and no
+//! error quotes what could be one.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use super::pattern::Pattern;
 use super::rights::{Rights, Role};
 use super::spare::is_out_of_descriptors;
 
-/// Why a keys file does not count.
+/// Why a keys file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessFileError {
     /// It cannot be read.
@@ -46,22 +47,22 @@ impl AccessFileError {
 /// An entry of the keys file, as `forrst key new` writes it.
 #[derive(Debug, Clone, Serialize)]
 pub struct KeyEntry {
-    /// What the caller is called in answers and logs.
+    /// The name of the caller in answers and logs.
     pub name: String,
     /// The hash of the key.
     pub hash: String,
-    /// What the caller may do.
+    /// The roles of the caller.
     pub roles: Vec<String>,
-    /// The functions it is confined to.
+    /// Patterns of the functions that it is confined to; empty for all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<String>,
-    /// The locks it is confined to.
+    /// Patterns of the locks that it is confined to; empty for all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub locks: Vec<String>,
 }
 
 impl KeyEntry {
-    /// The block for the file.
+    /// The entry as TOML, to be appended to the file.
     ///
     /// # Errors
     ///
@@ -72,13 +73,13 @@ impl KeyEntry {
             keys: [&'a KeyEntry; 1],
         }
         let text = toml::to_string(&Block { keys: [self] }).map_err(|error| error.to_string())?;
-        Known::parse(&text)?;
+        KnownCallers::parse(&text)?;
         Ok(text)
     }
 }
 
-/// Whom a file names.
-pub(super) struct Known {
+/// The callers that a keys file names.
+pub(super) struct KnownCallers {
     keys: Vec<(KeyHash, Caller)>,
     certificates: Vec<Caller>,
 }
@@ -111,7 +112,7 @@ struct CertificateTable {
     locks: Option<Vec<String>>,
 }
 
-impl Known {
+impl KnownCallers {
     pub(super) fn read(path: &Path) -> Result<Self, AccessFileError> {
         let text = std::fs::read_to_string(path).map_err(|source| AccessFileError::Unreadable {
             path: path.to_owned(),
@@ -124,13 +125,16 @@ impl Known {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        // The whole error of toml would quote the line, which may be a key that was pasted by mistake.
+        // The whole error of toml would quote the line, which may have a key that was pasted by mistake. Its message has the names
+        // of members, which may be one, too; it is a text only, so that is searched for the prefix.
         let document: Document = toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start));
             let line = before.map_or(1, |before| before.matches('\n').count() + 1);
             let message = error.message();
             if message.contains(ApiKey::PREFIX) {
-                return format!("line {line}: an API key stands here, where only its hash belongs");
+                return format!(
+                    "line {line}: this is an API key; the file must have its hash only"
+                );
             }
             format!("line {line}: {message}")
         })?;
@@ -143,11 +147,14 @@ impl Known {
             let hash = key.hash.parse::<KeyHash>();
             let hash = hash.map_err(|why| format!("the hash of key `{}` {why}", key.name))?;
             if known.keys.iter().any(|(other, _)| *other == hash) {
-                return Err(format!("key `{}` has the hash of another one", key.name));
+                return Err(format!(
+                    "key `{}` has the same hash as another one",
+                    key.name
+                ));
             }
             let caller = caller("key", &key.name, key.roles, key.functions, key.locks)?;
             if !names.insert(key.name.clone()) {
-                return Err(format!("two keys are called `{}`", key.name));
+                return Err(format!("two keys have the name `{}`", key.name));
             }
             known.keys.push((hash, caller));
         }
@@ -156,17 +163,17 @@ impl Known {
             let (functions, locks) = (entry.functions, entry.locks);
             let caller = caller("certificate", &entry.name, entry.roles, functions, locks)?;
             if !names.insert(entry.name.clone()) {
-                return Err(format!("certificate `{}` stands there twice", entry.name));
+                return Err(format!("certificate `{}` appears twice", entry.name));
             }
             known.certificates.push(caller);
         }
         if known.keys.is_empty() && known.certificates.is_empty() {
-            return Err("there is no key and no certificate in it: nobody could call".to_owned());
+            return Err("it has no key and no certificate: nobody could call".to_owned());
         }
         Ok(known)
     }
 
-    /// Looks at every key, so that the time it takes says nothing about which one it was.
+    /// Compares every key, so that the time it takes does not depend on which one matches.
     pub(super) fn by_key(&self, hash: &KeyHash) -> Option<Caller> {
         let mut found = None;
         for (known, caller) in &self.keys {
@@ -200,7 +207,7 @@ fn caller(
     }
     let functions = functions.map(|all| all.into_iter().map(Pattern::new).collect());
     let lock = |text: String| match LockName::parse(&text) {
-        // Written in another form of Unicode, it would match no name.
+        // Names of locks are normalised, so a pattern in another Unicode form would match none.
         Ok(normalised) => Ok(Pattern::new(normalised.as_str())),
         Err(why) => Err(format!("the pattern `{text}` of {kind} `{name}` {why}")),
     };
@@ -222,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_key_new_writes_is_read() {
+    fn an_entry_of_key_new_can_be_read() {
         let key = ApiKey::random().unwrap();
         let entry = KeyEntry {
             name: "billing".to_owned(),
@@ -231,7 +238,7 @@ mod tests {
             functions: vec!["billing.*".to_owned()],
             locks: vec!["lock:billing:*".to_owned()],
         };
-        let known = Known::parse(&entry.to_toml().unwrap()).unwrap();
+        let known = KnownCallers::parse(&entry.to_toml().unwrap()).unwrap();
         let caller = known.by_key(&key.hash()).unwrap();
         assert_eq!(caller.name().unwrap().as_str(), "billing");
         assert!(known.by_key(&ApiKey::random().unwrap().hash()).is_none());
@@ -247,13 +254,13 @@ mod tests {
             block("a", key, "roles = ['call']"),
             block("a", "x", &format!("roles = ['{key}']")),
         ] {
-            let problem = Known::parse(&text).err().expect(&text);
+            let problem = KnownCallers::parse(&text).err().expect(&text);
             assert!(!problem.contains(key), "{problem}");
         }
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn an_error_says_what_is_wrong() {
         let hash = ApiKey::random().unwrap().hash().to_string();
         let other = ApiKey::random().unwrap().hash().to_string();
         let call = "roles = ['call']";
@@ -284,14 +291,16 @@ mod tests {
                 "twice",
             ),
         ] {
-            let problem = Known::parse(&text).err().expect(&text);
+            let problem = KnownCallers::parse(&text).err().expect(&text);
             assert!(problem.contains(says), "{problem}\n{text}");
         }
     }
 
     #[test]
     fn a_key_pasted_by_mistake_is_not_repeated_in_the_error() {
-        let problem = Known::parse("[[keys]]\nforrst_0123 abc\n").err().unwrap();
+        let problem = KnownCallers::parse("[[keys]]\nforrst_0123 abc\n")
+            .err()
+            .unwrap();
         assert!(!problem.contains("forrst_0123"), "{problem}");
         assert!(problem.contains("line 2"), "{problem}");
     }

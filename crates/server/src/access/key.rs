@@ -1,4 +1,4 @@
-//! API keys, and what is kept of them.
+//! API keys, and their hashes. The server keeps only hashes, and compares them in constant time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// A key as its caller has it: shown once, kept nowhere.
+/// An API key in plain text: shown once to its caller, and never stored.
 pub struct ApiKey(String);
 
 impl ApiKey {
@@ -17,7 +17,7 @@ impl ApiKey {
     ///
     /// # Errors
     ///
-    /// When the system has no randomness to give.
+    /// If the system has no source of randomness.
     pub fn random() -> std::io::Result<Self> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
@@ -41,7 +41,7 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// The SHA-256 of a key. A key is random, so nothing slower is needed to make guessing hopeless.
+/// The SHA-256 of a key. A key has 256 random bits, so no slow hash is needed against guessing.
 #[derive(Clone)]
 pub struct KeyHash([u8; 32]);
 
@@ -51,7 +51,7 @@ impl KeyHash {
     }
 }
 
-/// Takes the same time wherever two hashes differ.
+/// Takes the same time wherever the hashes differ.
 impl PartialEq for KeyHash {
     fn eq(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
@@ -107,10 +107,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hash_is_refused() {
+    fn an_invalid_hash_is_refused() {
         let too_long = format!("sha256:{}", "a".repeat(65));
-        let foreign = format!("sha256:{}", "é".repeat(32));
-        for text in ["", "sha256:", "sha256:xyz", "md5:00", &too_long, &foreign] {
+        let not_ascii = format!("sha256:{}", "é".repeat(32));
+        for text in ["", "sha256:", "sha256:xyz", "md5:00", &too_long, &not_ascii] {
             assert!(text.parse::<KeyHash>().is_err(), "{text}");
         }
     }

@@ -1,6 +1,6 @@
-//! Names with a `*` for any run of characters.
+//! Patterns of names, in which `*` matches any run of characters.
 
-/// A pattern that a whole name has to match. `*` stands for any characters, also none; all others for themselves.
+/// A pattern that must match the whole name. `*` matches any characters, or none; every other character matches itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pattern(String);
 
@@ -9,7 +9,7 @@ impl Pattern {
         Self(text.into())
     }
 
-    /// What every name that matches begins with.
+    /// The prefix of every name that matches.
     pub(super) fn literal_prefix(&self) -> &str {
         self.0.split('*').next().unwrap_or_default()
     }
@@ -22,7 +22,7 @@ impl Pattern {
             return false;
         };
         let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
-        // The earliest place for each part leaves the most for those behind it.
+        // The earliest match of each part leaves the most for the parts after it.
         for part in middle.split('*') {
             let Some(at) = name.find(part) else {
                 return false;
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_stands_for_anything_and_all_else_for_itself() {
+    fn a_star_matches_anything_and_every_other_character_itself() {
         for (pattern, name, expected) in [
             ("billing.*", "billing.run", true),
             ("billing.*", "billing.", true),

@@ -1,4 +1,4 @@
-//! What a caller may do.
+//! Roles, and the functions and locks that a caller is confined to.
 
 use std::sync::LazyLock;
 
@@ -7,15 +7,15 @@ use serde::Deserialize;
 
 use super::pattern::Pattern;
 
-/// A part that somebody can have.
+/// What a caller may do, in the keys file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Calls functions, and takes, extends and releases locks.
     Call,
-    /// Looks at locks and figures.
+    /// Inspects locks and metrics.
     Observe,
-    /// Acts on the locks of others.
+    /// Acts on the locks of other callers.
     Admin,
 }
 
@@ -37,12 +37,12 @@ impl Role {
     }
 }
 
-/// Who may call a system function. There is no default: each function names it, and an empty list admits nobody.
+/// Who may call a system function. There is no default: each function declares it, and an empty list admits no caller.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Needs {
-    /// Every caller that is known here, whatever its roles.
+    /// Every authenticated caller, whatever its roles.
     AnyCaller,
-    /// Callers that have one of these roles.
+    /// Callers with one of these roles.
     OneOf(&'static [Role]),
 }
 
@@ -50,9 +50,9 @@ pub(crate) enum Needs {
 #[derive(Debug)]
 pub(crate) struct Rights {
     pub(super) roles: Vec<Role>,
-    /// All functions when there is none.
+    /// All functions when `None`.
     pub(super) functions: Option<Vec<Pattern>>,
-    /// All locks when there is none.
+    /// All locks when `None`.
     pub(super) locks: Option<Vec<Pattern>>,
 }
 

@@ -1,13 +1,13 @@
-//! Descriptors in reserve, so that a file can be read when the process has none left: a key must be revocable at any time.
+//! Spare file descriptors, so that a file can be read when the process has none left: a key must be revocable at any time.
 
 use std::fs::File;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-/// More than one, since a connection may take what was freed for a file.
+/// More than one, because a new connection may take the descriptor that was freed for a file.
 const SPARE: usize = 4;
 
-/// Open files that are of no use but to be closed.
+/// Open files that exist only to be closed.
 #[derive(Debug)]
 pub(crate) struct SpareDescriptors(Mutex<Vec<File>>);
 
@@ -18,7 +18,7 @@ impl SpareDescriptors {
         spare
     }
 
-    /// Runs `read`, which opens one file at a time, again with one more descriptor for as long as there is none.
+    /// Runs `read`, which opens one file at a time. While it fails for lack of descriptors, frees one and runs it again.
     pub(crate) fn with<T, E>(
         &self,
         mut read: impl FnMut() -> Result<T, E>,

@@ -1,4 +1,4 @@
-//! The thread that writes the audit log.
+//! The thread that writes the audit log. It appends whole lines, and says in the file how many entries are missing.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,30 +12,30 @@ use super::{AuditEntry, line, lock};
 
 /// What the thread is to do.
 #[derive(Debug)]
-pub(super) enum Message {
-    /// Write a line, or count it as dropped.
-    Entry(String),
-    /// Write a line to the disk, and say how that went.
-    Sure {
+pub(super) enum Command {
+    /// Write a line; if that fails, count it as dropped.
+    Append(String),
+    /// Write a line and sync it to the disk, and reply with the result.
+    Sync {
         line: String,
         written: oneshot::Sender<io::Result<()>>,
-        /// Only while the caller waits for it: what it announces is not done otherwise.
+        /// Only written while the caller still waits: otherwise the action that it announces is not done.
         is_announcement: bool,
     },
-    /// Say that everything before is written.
+    /// Reply when everything before is written.
     Flush(oneshot::Sender<()>),
 }
 
-impl Message {
-    pub(super) fn entry(line: String) -> Self {
-        Self::Entry(line)
+impl Command {
+    pub(super) fn append(line: String) -> Self {
+        Self::Append(line)
     }
 
-    pub(super) fn sure(line: String) -> (Self, oneshot::Receiver<io::Result<()>>) {
+    pub(super) fn sync(line: String) -> (Self, oneshot::Receiver<io::Result<()>>) {
         Self::with_reply(line, false)
     }
 
-    pub(super) fn announcement(line: String) -> (Self, oneshot::Receiver<io::Result<()>>) {
+    pub(super) fn announce(line: String) -> (Self, oneshot::Receiver<io::Result<()>>) {
         Self::with_reply(line, true)
     }
 
@@ -44,30 +44,30 @@ impl Message {
         is_announcement: bool,
     ) -> (Self, oneshot::Receiver<io::Result<()>>) {
         let (written, receiver) = oneshot::channel();
-        let message = Self::Sure {
+        let command = Self::Sync {
             line,
             written,
             is_announcement,
         };
-        (message, receiver)
+        (command, receiver)
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct AuditWriter {
     path: PathBuf,
     file: File,
     reopened: Arc<Mutex<Option<File>>>,
     dropped: Arc<AtomicU64>,
-    /// How many of the dropped entries the file knows of.
+    /// How many of the dropped entries are recorded in the file.
     reported: u64,
-    /// The last line broke off.
+    /// The last line was written in part.
     is_torn: bool,
-    /// The last write failed, which is in the log.
+    /// The last write failed, and that was logged.
     is_failing: bool,
 }
 
-impl Writer {
+impl AuditWriter {
     pub(super) fn new(
         path: &Path,
         file: File,
@@ -85,20 +85,20 @@ impl Writer {
         }
     }
 
-    /// Works until the audit log is dropped and everything that was queued is written.
-    pub(super) fn run(mut self, mut messages: mpsc::Receiver<Message>) {
-        while let Some(message) = messages.blocking_recv() {
+    /// Runs until the audit log is dropped and everything that was queued is written.
+    pub(super) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        while let Some(command) = commands.blocking_recv() {
             if let Some(file) = lock(&self.reopened).take() {
                 self.file = file;
                 self.is_torn = false;
             }
-            match message {
-                Message::Entry(line) => {
+            match command {
+                Command::Append(line) => {
                     if self.append(&line).is_err() {
                         self.dropped.fetch_add(1, Ordering::Relaxed);
                     }
                 }
-                Message::Sure {
+                Command::Sync {
                     line,
                     written,
                     is_announcement,
@@ -107,10 +107,10 @@ impl Writer {
                         continue;
                     }
                     let done = self.append(&line).and_then(|()| self.sync());
-                    // The caller may have lost its patience.
+                    // The caller may have given up.
                     let _ = written.send(done);
                 }
-                Message::Flush(done) => {
+                Command::Flush(done) => {
                     let _ = done.send(());
                 }
             }
@@ -150,15 +150,15 @@ impl Writer {
 
     fn sync(&self) -> io::Result<()> {
         match self.file.sync_data() {
-            // A pipe or a terminal has no disk to wait for.
+            // A pipe or a terminal cannot be synced.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
             synced => synced,
         }
     }
 }
 
-/// In one write, where the system takes it: lines of two servers that share a file do not mix. How much was written, and
-/// whether it was all.
+/// Writes in one system call if possible, so that lines of two servers that share a file do not mix. Returns how much was written,
+/// and whether that was all.
 fn write(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut count = 0;
     while count < bytes.len() {

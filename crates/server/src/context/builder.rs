@@ -1,4 +1,4 @@
-//! Contexts for unit tests of functions.
+//! [`ContextBuilder`]: contexts for unit tests of functions, without a server.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::access::{Caller, Credential};
 use crate::core::NotedLocks;
 use crate::extension::Deadline;
 
-/// Makes a [`Context`] for a unit test of a function, without a server. What is not set is as in a call without a key, a lock
-/// or a deadline.
+/// Builds a [`Context`] for a unit test of a function, without a server. By default, the call has no API key, no lock and no
+/// deadline.
 ///
 /// ```
 /// use std::time::Duration;
@@ -128,7 +128,7 @@ impl ContextBuilder {
     ///
     /// # Errors
     ///
-    /// When something that was given could not stand in a request.
+    /// If one of the values is not valid in a request.
     pub fn build(self) -> Result<Context, Box<dyn Error + Send + Sync>> {
         let received = Instant::now();
         let caller = self.caller.as_deref().map(forrst_lock::Caller::parse);

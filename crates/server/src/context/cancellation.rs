@@ -1,12 +1,12 @@
-//! The tokens that end functions. One is made for a call only when it is asked for: most functions do not, and all tokens of
-//! a server share a lock.
+//! The tokens that end functions. The token of a call is created on first use, because all tokens of a server share a lock, and
+//! most functions never use theirs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-/// Tells all calls of a server that it cannot wait for them any longer.
+/// Ends all calls of a server after the drain timeout.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     is_stopped: AtomicBool,
@@ -19,7 +19,7 @@ impl Stop {
         self.token.cancel();
     }
 
-    /// Takes no lock, so it may be asked for every request.
+    /// Takes no lock, so that it can be called for every request.
     pub(crate) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::SeqCst)
     }
@@ -80,7 +80,7 @@ mod tests {
         early.end();
         late.end();
         assert!(early.token().is_cancelled());
-        // It is asked for by something that outlives the call.
+        // The token is first used after the call has ended.
         assert!(late.token().is_cancelled());
         assert!(!running.token().is_cancelled());
         stop.stop();

@@ -1,21 +1,21 @@
-//! Values by their types: the state of the application, and what extensions pass on to functions.
+//! A map of values by type: the state of the application, and what extensions pass on to functions.
 
 use std::any::{Any, TypeId, type_name};
 use std::fmt;
 use std::sync::Arc;
 
-/// At most one value of each type. Cheap to clone; a clone is not changed by what is added to another.
+/// At most one value of each type. Cheap to clone; clones are independent.
 #[derive(Clone, Default)]
-pub(crate) struct Values(Option<Arc<[Value]>>);
+pub(crate) struct Values(Option<Arc<[TypedValue]>>);
 
-type Value = (TypeId, Arc<dyn Any + Send + Sync>);
+type TypedValue = (TypeId, Arc<dyn Any + Send + Sync>);
 
 impl Values {
     pub(crate) fn insert<T: Send + Sync + 'static>(&mut self, value: T) {
         let own = TypeId::of::<T>();
         let others = self.0.iter().flat_map(|values| values.iter());
         let others = others.filter(|(id, _)| *id != own).cloned();
-        let value: Value = (own, Arc::new(value));
+        let value: TypedValue = (own, Arc::new(value));
         self.0 = Some(others.chain([value]).collect());
     }
 
@@ -33,7 +33,7 @@ impl fmt::Debug for Values {
     }
 }
 
-/// The server was given no [`state`](crate::ServerBuilder::state) of a type that a function needs.
+/// The server has no [`state`](crate::ServerBuilder::state) of a type that a function needs.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the server has no state of the type `{0}`: give it one with `Server::builder().state(…)`")]
 pub struct MissingState(&'static str);

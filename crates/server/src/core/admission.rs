@@ -43,8 +43,8 @@ impl Core {
         })
     }
 
-    /// Who wants something that is no request of the protocol, and leaves no other record.
-    pub(crate) fn let_in(
+    /// Authenticates a client without a request of the protocol. A failure is counted and recorded here, because nothing else records it.
+    pub(crate) fn authenticate_or_record(
         &self,
         what: &str,
         credential: &Credential,
@@ -68,14 +68,14 @@ impl Core {
         taken.map_err(|wait| self.too_many_requests(wait))
     }
 
-    /// Whether somebody may look at what the server does, now.
-    pub(crate) fn let_look(
+    /// `FORBIDDEN` unless the client is a caller that may observe the server; counts against its rate.
+    pub(crate) fn authorise_observer(
         &self,
         what: &str,
         credential: &Credential,
         from: Option<&str>,
     ) -> Result<(), ErrorObject> {
-        let caller = self.let_in(what, credential, from)?;
+        let caller = self.authenticate_or_record(what, credential, from)?;
         let caller = self.admit(caller, Counted::NotYet)?;
         let allowed = caller.check_roles(&[Role::Observe, Role::Admin], what);
         allowed.inspect_err(|why| {

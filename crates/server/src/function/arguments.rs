@@ -1,4 +1,5 @@
-//! Reads a function's arguments into its type, and says all that is wrong with them.
+//! Reads a function's arguments into its type. Serde decides whether they are valid; if not, the schema of the type lists
+//! everything that is wrong.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -14,10 +15,10 @@ use serde_json::Value;
 
 use crate::error::arguments_pointer;
 
-/// Larger arguments are not explained in full: the validator needs them as a [`Value`], which takes 30 times their size.
+/// Larger arguments get only the first problem: the validator needs them as a [`Value`], which takes 30 times their size.
 const MAX_EXPLAINED: usize = 64 * 1024;
 
-/// Serde decides whether arguments are good, and stops at the first problem. The schema knows the others.
+/// Finds all problems of arguments by their schema; serde stops at the first.
 pub(crate) struct Explain {
     schema: Schema,
     validator: OnceLock<Option<Validator>>,
@@ -54,7 +55,7 @@ pub(crate) fn read<T: DeserializeOwned>(
     raw: &RawObject<'_>,
     explain: &Explain,
 ) -> Result<T, Errors> {
-    // Where the first problem is costs more to follow than to find out when there is one.
+    // Tracking the path costs more than reading invalid arguments a second time to find it.
     serde_json::from_str(raw.get())
         .or_else(|_| read_json(raw, arguments_pointer()))
         .map_err(|first| {
@@ -63,7 +64,7 @@ pub(crate) fn read<T: DeserializeOwned>(
         })
 }
 
-/// Reads an object that stands at `at` in the request; the error names the first member that does not fit.
+/// Reads an object at the pointer `at` of the request; the error points at the first member that does not fit.
 pub(crate) fn read_json<T: DeserializeOwned>(
     raw: &RawObject<'_>,
     at: Pointer,
@@ -71,7 +72,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(
     read_json_text(raw.get(), at)
 }
 
-/// Reads any JSON text that stands at `at` in the request.
+/// Reads any JSON text at the pointer `at` of the request.
 pub(crate) fn read_json_text<T: DeserializeOwned>(
     text: &str,
     at: Pointer,
@@ -80,7 +81,7 @@ pub(crate) fn read_json_text<T: DeserializeOwned>(
     serde_path_to_error::deserialize(&mut json).map_err(|error| first_problem(&error, at))
 }
 
-/// One problem that the schema sees, or several when it is about several members.
+/// The errors for one problem that the validator found: one for each member that it is about.
 fn explain(error: &jsonschema::ValidationError<'_>) -> Vec<ErrorObject> {
     let at = below(arguments_pointer(), error.instance_path().as_str());
     match error.kind() {
@@ -100,7 +101,7 @@ fn explain(error: &jsonschema::ValidationError<'_>) -> Vec<ErrorObject> {
     }
 }
 
-/// What serde stumbled over.
+/// The problem at which serde stopped.
 fn first_problem(
     error: &serde_path_to_error::Error<serde_json::Error>,
     at: Pointer,
@@ -117,13 +118,14 @@ fn first_problem(
             Segment::Unknown => Ok(at),
         });
     let (Ok(at) | Err(at)) = longer;
-    // The position of serde_json counts inside the object, which nobody sees alone.
+    // serde_json counts line and column within the arguments, not within the body, so the position is cut off. Its errors give the
+    // message without the position in no other way.
     let message = error.inner().to_string();
     let end = message.rfind(" at line ").unwrap_or(message.len());
     problem(at, &message[..end])
 }
 
-/// The place that the validator names below another one, or the closest around it where that has a short pointer.
+/// Appends the pointer that the validator gives, as far as the result stays within the limit on pointers.
 fn below(start: Pointer, relative: &str) -> Pointer {
     let mut names = relative.split('/').skip(1);
     let longer = names.try_fold(start, |at, name| {

@@ -1,10 +1,10 @@
-//! How many bytes of requests and answers the server keeps at once.
+//! The memory budget: how many bytes of requests and answers the server keeps at once.
 //!
-//! A request takes its length from three pools before its body is read: that of its connection, that of its caller and that of
-//! the process. Before a call runs, it takes what results of its function have needed lately, if that is more, and after it what
-//! its own result needs. It gives all back when the client has taken the answer. The last quarter of each pool is for small
-//! requests, so that a release gets through whatever large calls are waiting. A frame takes bytes from pools of a quarter of that
-//! size while it arrives, and those of a request when it is whole.
+//! A request takes its length from three pools before its body is read: those of its connection, its caller and the process.
+//! Before a call runs, it takes the recent size of its function's results, if that is more, and afterwards what its own result
+//! needs. All is given back when the client has taken the answer. The last quarter of each pool is for small requests, so that
+//! a release gets through, however many large calls wait. While a frame arrives, it takes bytes from separate pools of a
+//! quarter of that size; when it is complete, it takes those of a request.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,39 +18,39 @@ use super::{Limits, Refusal};
 use crate::extension::millis;
 use crate::metrics::Metrics;
 
-/// Up to this, a request is small: it may use all of a pool.
+/// Up to this size, a request is small, and may use all of a pool.
 const SMALL: usize = 16 * 1024;
 
-/// What a transport takes for a request at least, so that a small answer needs no more.
+/// The least that is taken for a request, so that a small answer needs no more.
 pub(crate) const SMALLEST_REQUEST: usize = SMALLEST_ANSWER;
 
-/// What is taken for an answer at least.
+/// The least that is taken for an answer.
 const SMALLEST_ANSWER: usize = 1024;
 
-/// When a client that was refused may try again.
+/// After how long a client that was refused may try again.
 const RETRY_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// The pools of a server.
 #[derive(Debug)]
 pub(crate) struct Budgets {
     process: Arc<Pool>,
-    /// All frames that have arrived in part.
+    /// For all frames that have arrived in part.
     frames: Arc<Pool>,
-    /// What a pool has at least: two requests of the largest size.
+    /// The smallest size of a pool: two requests of the largest size.
     smallest: usize,
     per_connection: usize,
     per_caller: usize,
-    /// All clients without valid credentials together.
+    /// For all clients without valid credentials together.
     anonymous: Arc<Pool>,
-    /// By the caller's name, or by its address where it has none. Pools that nothing is taken from are dropped.
-    callers: Mutex<Callers>,
+    callers: Mutex<PoolsByCaller>,
     metrics: Arc<Metrics>,
 }
 
+/// The pools of callers, by name, or by address if a caller has none. Unused pools are evicted.
 #[derive(Debug, Default)]
-struct Callers {
+struct PoolsByCaller {
     pools: HashMap<Arc<str>, CallerPools, RandomState>,
-    /// How many there may be before those that nothing is taken from are dropped.
+    /// How many there may be before unused ones are evicted.
     most: usize,
 }
 
@@ -67,34 +67,34 @@ impl CallerPools {
     }
 }
 
-/// The pools that a request takes its bytes from: of its connection, its caller and the process. Kept by a connection, because
-/// the pools themselves are shared by all threads.
+/// The pools that a request takes its bytes from: those of its connection, its caller and the process. A connection caches it,
+/// because looking up the pools takes a lock that all threads share.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Payer(Arc<[Arc<Pool>]>);
 
 /// A number of bytes that can be taken and given back.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    of: PoolOf,
+    scope: PoolScope,
     size: usize,
     taken: AtomicUsize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PoolOf {
+enum PoolScope {
     Connection,
     Caller,
     Process,
 }
 
-/// Bytes that were taken, until they are dropped.
+/// Bytes that were taken from pools, and are given back on drop.
 #[derive(Debug, Default)]
 pub(crate) struct TakenBytes {
     payer: Payer,
     bytes: usize,
 }
 
-/// The bytes of a frame and of the answers to it, until all clones are dropped.
+/// The bytes of a frame and of its answers, until all clones are dropped.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Room(Arc<Mutex<RoomState>>);
 
@@ -113,20 +113,20 @@ pub(crate) struct ResultRoom {
     size: Arc<ResultSize>,
 }
 
-/// How large the results of a function have been lately.
+/// The recent size of the results of a function.
 #[derive(Debug)]
 pub(crate) struct ResultSize(AtomicUsize);
 
 impl Budgets {
     pub(crate) fn new(limits: &Limits, metrics: Arc<Metrics>) -> Self {
-        // One request of the largest size must fit into the part that is for all.
+        // One request of the largest size must fit into the part for requests of any size.
         let smallest = limits.max_body.saturating_mul(2);
         let process = limits.max_bytes.max(smallest);
         Self {
-            process: Arc::new(Pool::new(PoolOf::Process, process)),
-            frames: Arc::new(Pool::new(PoolOf::Process, (process / 4).max(smallest))),
+            process: Arc::new(Pool::new(PoolScope::Process, process)),
+            frames: Arc::new(Pool::new(PoolScope::Process, (process / 4).max(smallest))),
             smallest,
-            anonymous: Arc::new(Pool::new(PoolOf::Caller, process / 8)),
+            anonymous: Arc::new(Pool::new(PoolScope::Caller, process / 8)),
             per_connection: limits.max_bytes_per_connection.max(smallest),
             per_caller: limits.max_bytes_per_caller.max(smallest),
             callers: Mutex::default(),
@@ -135,10 +135,10 @@ impl Budgets {
     }
 
     pub(crate) fn connection(&self) -> Arc<Pool> {
-        Arc::new(Pool::new(PoolOf::Connection, self.per_connection))
+        Arc::new(Pool::new(PoolScope::Connection, self.per_connection))
     }
 
-    /// Whose bytes a request takes. There is no caller without valid credentials.
+    /// The pools of a request; `caller` is `None` without valid credentials.
     pub(crate) fn payer(&self, connection: Option<&Arc<Pool>>, caller: Option<&str>) -> Payer {
         let caller = caller.map_or_else(
             || self.anonymous.clone(),
@@ -159,7 +159,7 @@ impl Budgets {
 
     /// Takes the bytes of a frame that has arrived in part; `None` when there are too few left.
     ///
-    /// Frames have pools of their own: they wait for room, and must not wait for calls that wait for locks.
+    /// Frames have pools of their own, because they wait for room, and must not wait for calls that wait for locks.
     pub(crate) fn take_for_frame(&self, caller: &str, bytes: usize) -> Option<TakenBytes> {
         let pools = [self.caller(caller).frames, self.frames.clone()];
         TakenBytes::new(Payer(pools.into()), bytes).ok()
@@ -175,9 +175,9 @@ impl Budgets {
             callers.most = 64 + 2 * callers.pools.len();
         }
         let pools = CallerPools {
-            requests: Arc::new(Pool::new(PoolOf::Caller, self.per_caller)),
+            requests: Arc::new(Pool::new(PoolScope::Caller, self.per_caller)),
             frames: Arc::new(Pool::new(
-                PoolOf::Caller,
+                PoolScope::Caller,
                 (self.per_caller / 4).max(self.smallest),
             )),
         };
@@ -187,15 +187,15 @@ impl Budgets {
 }
 
 impl Pool {
-    fn new(of: PoolOf, size: usize) -> Self {
+    fn new(scope: PoolScope, size: usize) -> Self {
         Self {
-            of,
+            scope,
             size,
             taken: AtomicUsize::new(0),
         }
     }
 
-    /// Takes bytes if no more than `most` are taken then.
+    /// Takes bytes, if no more than `most` are taken afterwards.
     fn take(&self, bytes: usize, most: usize) -> bool {
         let take = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= most);
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -206,38 +206,39 @@ impl Pool {
         self.taken.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// How much of it may be taken when a request or a call takes so many bytes.
+    /// The limit for a request or a call that takes `bytes`.
     fn limit(&self, bytes: usize) -> usize {
         match bytes {
             0..=SMALL => self.size,
-            _ => self.part_for_all(),
+            _ => self.general_part(),
         }
     }
 
-    fn part_for_all(&self) -> usize {
+    /// The part that requests of any size may use.
+    fn general_part(&self) -> usize {
         self.size - self.size / 4
     }
 
-    /// How much of it may be taken when so many bytes are taken for a large result that is there already. The last one may be
-    /// larger than what is left, so that any one fits; and those of a connection only count, because its client may be reading.
+    /// The limit for a large result of `bytes` that is in memory already. It may exceed the rest of a pool once, so that any
+    /// single result fits. The pool of a connection counts results, but does not refuse them: its client may be reading.
     fn limit_for_result(&self, bytes: usize) -> usize {
-        match self.of {
-            PoolOf::Connection => usize::MAX,
-            PoolOf::Caller | PoolOf::Process => self.part_for_all().saturating_add(bytes),
+        match self.scope {
+            PoolScope::Connection => usize::MAX,
+            PoolScope::Caller | PoolScope::Process => self.general_part().saturating_add(bytes),
         }
     }
 
     fn refusal(&self) -> ErrorObject {
-        let (code, message) = match self.of {
-            PoolOf::Connection => (
+        let (code, message) = match self.scope {
+            PoolScope::Connection => (
                 ErrorCode::RateLimited,
                 "Too many bytes are under way on this connection",
             ),
-            PoolOf::Caller => (
+            PoolScope::Caller => (
                 ErrorCode::RateLimited,
                 "Too many bytes of this caller are under way",
             ),
-            PoolOf::Process => (
+            PoolScope::Process => (
                 ErrorCode::Unavailable,
                 "Too many bytes are under way on this server",
             ),
@@ -253,12 +254,12 @@ impl TakenBytes {
         Ok(taken)
     }
 
-    /// How many there are.
+    /// How many bytes were taken.
     pub(crate) fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Takes more from all pools, or from none.
+    /// Takes more bytes from all pools, or from none.
     fn grow(&mut self, more: usize, limit: impl Fn(&Pool) -> usize) -> Result<(), ErrorObject> {
         let pools = &*self.payer.0;
         for (index, pool) in pools.iter().enumerate() {
@@ -292,7 +293,7 @@ impl Room {
         Self(Arc::new(Mutex::new(RoomState { taken, answers: 0 })))
     }
 
-    /// Takes the bytes of an answer that is expected to have so many.
+    /// Takes the bytes of an answer of this expected size.
     ///
     /// # Errors
     ///
@@ -316,7 +317,7 @@ impl Room {
             .iter()
             .map(|pool| pool.size)
             .min();
-        // A call must fit into pools that nothing was taken from, however large its result may be.
+        // A call must fit into unused pools, however large its result may be.
         let most = smallest.unwrap_or(usize::MAX) / 2;
         let expected = size.0.load(Ordering::Relaxed).min(most);
         let expected = expected.max(SMALLEST_ANSWER);
@@ -328,7 +329,7 @@ impl Room {
         })
     }
 
-    /// All answers are there, and the request is gone: from now on so many bytes are kept.
+    /// The answers are complete, and the request was dropped: from now on, this many bytes are kept.
     pub(crate) fn answered(&self, bytes: usize) {
         let mut state = self.state();
         state.answers = bytes;
@@ -336,7 +337,7 @@ impl Room {
             Some(more) => _ = state.taken.grow(more, |_| usize::MAX),
             None => {
                 let less = state.taken.bytes - bytes;
-                // All threads count in the same pools, which is not worth it for a little.
+                // All threads contend for the counters of the pools, so a small difference is left.
                 if less > SMALLEST_REQUEST {
                     state.taken.shrink(less);
                 }
@@ -350,20 +351,20 @@ impl Room {
 }
 
 impl RoomState {
-    /// How many bytes have to be taken for so many more of answers.
+    /// How many bytes must be taken in addition for answers of this many more bytes.
     fn missing(&self, bytes: usize) -> usize {
         (self.answers + bytes).saturating_sub(self.taken.bytes)
     }
 }
 
 impl ResultRoom {
-    /// Whether there is room for the result, which has so many bytes.
+    /// Whether there is room for the result, which has this many bytes.
     pub(crate) fn holds(self, bytes: usize) -> bool {
         self.size.note(bytes);
         let mut state = self.room.state();
         state.answers -= self.expected;
         let more = state.missing(bytes);
-        // Small ones are never lost.
+        // Small results always fit.
         let limit = |pool: &Pool| match bytes {
             0..=SMALL => usize::MAX,
             _ => pool.limit_for_result(more),
@@ -477,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_that_was_not_expected_to_be_large_is_bounded_all_the_same() {
+    fn results_that_are_larger_than_expected_are_bounded() {
         let budgets = budgets();
         let connection = budgets.connection();
         let size = Arc::default();
@@ -517,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn no_caller_takes_everything_by_small_requests() {
+    fn one_caller_cannot_take_everything_with_small_requests() {
         let budgets = budgets();
         let mut taken = Vec::new();
         while let Ok(bytes) = take(&budgets, None, Some("a"), SMALL) {
@@ -539,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_that_send_nothing_take_no_room() {
+    fn the_pools_of_idle_callers_are_evicted() {
         let budgets = budgets();
         for number in 0..1000 {
             take(&budgets, None, Some(&number.to_string()), MIB).unwrap();

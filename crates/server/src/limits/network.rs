@@ -1,4 +1,4 @@
-//! What clients are told apart by that have not said who they are.
+//! How unauthenticated clients are told apart: by address, and IPv6 clients by network.
 
 use std::net::{IpAddr, Ipv6Addr};
 

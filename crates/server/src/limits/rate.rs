@@ -1,4 +1,4 @@
-//! How often a caller may ask.
+//! The rate limit of requests: a token bucket for each sender.
 
 use std::hash::Hash;
 use std::num::NonZeroU32;
@@ -10,25 +10,24 @@ use governor::middleware::NoOpMiddleware;
 use governor::state::keyed::HashMapStateStore;
 use governor::{Quota, RateLimiter};
 
-/// A bucket of tokens for each sender: it holds those of one second, and a request takes one. Buckets that are full again are
-/// forgotten.
+/// A token bucket for each sender: it holds the tokens of one second, and a request takes one. Full buckets are evicted.
 #[derive(Debug)]
 pub(crate) struct RateLimit<K: Hash + Eq + Clone, C: Clock = MonotonicClock> {
     /// `None` when there is no limit.
-    buckets: Option<Buckets<K, C>>,
+    buckets: Option<TokenBuckets<K, C>>,
     clock: C,
     taken: AtomicU32,
 }
 
 /// Senders that are not told apart share the bucket of `None`.
-type Buckets<K, C> =
+type TokenBuckets<K, C> =
     RateLimiter<Option<K>, HashMapStateStore<Option<K>>, C, NoOpMiddleware<<C as Clock>::Instant>>;
 
 /// How many tokens are taken between two evictions.
 const EVICT_EVERY: u32 = 1024;
 
-/// How many senders have buckets of their own, however many take part in a flood.
-const MOST_BUCKETS: usize = 65_536;
+/// How many senders may have buckets of their own; in a flood, all others share one.
+const MAX_BUCKETS: usize = 65_536;
 
 impl<K: Hash + Eq + Clone> RateLimit<K> {
     pub(crate) fn new(per_second: Option<u32>) -> Self {
@@ -53,7 +52,7 @@ impl<K: Hash + Eq + Clone, C: Clock + Clone> RateLimit<K, C> {
     ///
     /// # Errors
     ///
-    /// How long it takes until there is one.
+    /// How long until one is available.
     pub(crate) fn take(&self, sender: Option<&K>) -> Result<(), Duration> {
         let Some(buckets) = &self.buckets else {
             return Ok(());
@@ -62,7 +61,7 @@ impl<K: Hash + Eq + Clone, C: Clock + Clone> RateLimit<K, C> {
             buckets.retain_recent();
             buckets.shrink_to_fit();
         }
-        let is_crowded = sender.is_some() && buckets.len() >= MOST_BUCKETS;
+        let is_crowded = sender.is_some() && buckets.len() >= MAX_BUCKETS;
         let taken = buckets.check_key(&sender.filter(|_| !is_crowded).cloned());
         taken.map_err(|not_until| not_until.wait_time_from(self.clock.now()))
     }
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_that_are_full_again_are_forgotten() {
+    fn full_buckets_are_evicted() {
         let (limit, clock) = limit(1);
         for number in 0..100_000 {
             clock.advance(Duration::from_millis(10));
@@ -128,9 +127,9 @@ mod tests {
     #[test]
     fn a_flood_from_many_addresses_shares_the_last_bucket() {
         let (limit, _) = limit(1);
-        let senders = (0..MOST_BUCKETS + 10).map(|number| number.to_string());
+        let senders = (0..MAX_BUCKETS + 10).map(|number| number.to_string());
         let refused = senders.filter(|sender| limit.take(Some(sender)).is_err());
         assert_eq!(refused.count(), 9);
-        assert_eq!(limit.buckets.unwrap().len(), MOST_BUCKETS + 1);
+        assert_eq!(limit.buckets.unwrap().len(), MAX_BUCKETS + 1);
     }
 }

@@ -1,25 +1,25 @@
-//! Why somebody was turned away.
+//! The reasons for which the server refuses a client, a request or a lock.
 
-/// Why somebody was turned away: each has its counter.
+/// Why a client, a request or a lock was refused. Each reason has a counter in the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// They did not say who they are, or not credibly.
+    /// The credential is missing or invalid.
     Unauthorized,
-    /// They may not do that.
+    /// The caller lacks the right.
     Forbidden,
-    /// They asked too often.
+    /// Too many requests in a second.
     Rate,
-    /// They have too many locks.
+    /// The caller has too many locks.
     Locks,
-    /// Too many wait on this server.
+    /// Too many calls wait on this server.
     Waiters,
-    /// Too many wait for this lock.
+    /// Too many calls wait for this lock.
     WaitersOfLock,
     /// Too many attempts were withdrawn lately.
     Withdrawals,
     /// Too many connections are open.
     Connections,
-    /// Too many connections of one address are open.
+    /// Too many connections from one address are open.
     ConnectionsOfAddress,
     /// The body is too large.
     Body,
@@ -41,11 +41,11 @@ pub(crate) enum Refusal {
     Batch,
     /// Too many requests are under way on one connection: the next ones wait.
     InFlight,
-    /// They asked for a host that this server is not.
+    /// The request is for a host that this server does not answer for.
     Host,
-    /// They asked from a page of another origin.
+    /// The request is from a web page of another origin.
     Origin,
-    /// They did not come to terms about TLS.
+    /// The TLS handshake failed, or the client certificate is no longer trusted.
     Tls,
 }
 
@@ -75,7 +75,7 @@ impl Refusal {
         Self::Tls,
     ];
 
-    /// As it stands in the metrics.
+    /// The value of the label in the metrics.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Unauthorized => "unauthorized",

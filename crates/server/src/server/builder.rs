@@ -1,4 +1,5 @@
-//! Puts a server together.
+//! [`ServerBuilder`]: the settings of a server, and how its parts are connected. All mistakes are reported by `build`, so the
+//! methods can be chained.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::registry::{RegisterError, Registered, Registry};
 use crate::transport::{Listeners, Tls};
 use crate::{Audit, Context, Function, FunctionError, system};
 
-/// Puts a [`Server`] together. Mistakes are reported by [`build`](Self::build).
+/// Builds a [`Server`]. Mistakes are reported by [`build`](Self::build).
 #[derive(Default)]
 pub struct ServerBuilder {
     store: Option<Arc<dyn LockStore>>,
@@ -42,19 +43,19 @@ pub struct ServerBuilder {
 /// Why a server cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// Locks have to be kept somewhere.
+    /// No store was given.
     #[error("a server needs a store for its locks: call `store(…)`")]
     NoStore,
     /// A function cannot be registered.
     #[error(transparent)]
     Function(#[from] RegisterError),
-    /// An extension's name is no URN.
-    #[error("an extension is called `{0}`, which is no URN")]
+    /// The name of an extension is not a URN.
+    #[error("the name of an extension is `{0}`, which is not a URN")]
     ExtensionUrn(String),
     /// Two extensions have the same name.
-    #[error("two extensions are called `{0}`")]
+    #[error("two extensions have the name `{0}`")]
     ExtensionTwice(String),
-    /// The node's name goes into a header.
+    /// The node's name cannot be sent in a header.
     #[error("the node's name must be 1 to 255 visible ASCII characters")]
     Node,
 }
@@ -64,28 +65,28 @@ impl ServerBuilder {
         Self::default()
     }
 
-    /// Where the locks are kept.
+    /// The store of the locks. Required.
     #[must_use]
     pub fn store(mut self, store: Arc<dyn LockStore>) -> Self {
         self.store = Some(store);
         self
     }
 
-    /// What the service calls itself, for `capabilities`; `forrst` by default.
+    /// The name of the service, for `capabilities`; `forrst` by default.
     #[must_use]
     pub fn service(mut self, name: impl Into<String>) -> Self {
         self.service = Some(name.into());
         self
     }
 
-    /// What this process is called among others, for `meta.node`; random by default.
+    /// The name of this process among other nodes, for `meta.node`; random by default.
     #[must_use]
     pub fn node(mut self, name: impl Into<String>) -> Self {
         self.node = Some(name.into());
         self
     }
 
-    /// What the server allows at most.
+    /// The limits of the server.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -106,21 +107,21 @@ impl ServerBuilder {
         self
     }
 
-    /// Who may call, and what; everybody, and everything, by default.
+    /// Who may call, and which functions; by default, every caller may do everything.
     #[must_use]
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
 
-    /// Serves over TLS, and nothing else.
+    /// Serves over TLS only.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// A name that requests may have in `Host`; `*` for any. A server on a loopback address, and a mounted
+    /// A name that the `Host` header of requests may have; `*` for any. A server on a loopback address, and a mounted
     /// [`router`](Server::router), answer for `localhost`, loopback addresses and the names given here. A server on another
     /// address answers for every host, unless a name is given here.
     #[must_use]
@@ -129,21 +130,21 @@ impl ServerBuilder {
         self
     }
 
-    /// Limits and habits of the lock service.
+    /// The settings of the lock service.
     #[must_use]
     pub fn lock_config(mut self, config: Config) -> Self {
         self.locks = config;
         self
     }
 
-    /// Where acts of operators and denied calls are written down; nowhere by default.
+    /// The audit log of operator actions and denied calls; none by default.
     #[must_use]
     pub fn audit(mut self, audit: Audit) -> Self {
         self.audit = audit;
         self
     }
 
-    /// Where to read how many lines the log has dropped, for the metrics.
+    /// A function that returns how many lines the log has dropped, for the metrics.
     #[must_use]
     pub fn log_lines_dropped(mut self, count: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.log_lines_dropped = Some(Box::new(count));
@@ -162,33 +163,33 @@ impl ServerBuilder {
         self.register(Function::new(name, version, handler))
     }
 
-    /// Registers a function with more to say about it.
+    /// Registers a function that has a summary, errors or a list of extensions.
     #[must_use]
     pub fn register(mut self, function: Function) -> Self {
         self.functions.push(function);
         self
     }
 
-    /// Gives functions and extensions something of the application's own, such as a pool of database connections, by its type:
-    /// see [`Context::state`]. A second value of the same type replaces the first.
+    /// Adds a value that functions and extensions get by its type, such as a pool of database connections: see
+    /// [`Context::state`]. A second value of the same type replaces the first.
     #[must_use]
     pub fn state<T: Send + Sync + 'static>(mut self, state: T) -> Self {
         self.state.insert(state);
         self
     }
 
-    /// Adds an extension; it runs inside of those that were added before for the same [`Stage`](crate::Stage).
+    /// Adds an extension; it runs inside those that were added before for the same [`Stage`](crate::Stage).
     #[must_use]
     pub fn extension(mut self, extension: impl Extension) -> Self {
         self.extensions.push(Box::new(extension));
         self
     }
 
-    /// Builds the server. Has to be called in a tokio runtime.
+    /// Builds the server. Must be called within a tokio runtime.
     ///
     /// # Errors
     ///
-    /// The first mistake that was made on the way here.
+    /// The first mistake in what was given.
     pub fn build(self) -> Result<Server, BuildError> {
         let store = self.store.ok_or(BuildError::NoStore)?;
         let node = match self.node {

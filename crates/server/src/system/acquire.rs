@@ -1,4 +1,4 @@
-//! `acquire`: takes a lock for work that runs elsewhere.
+//! `acquire`: takes a lock for work that runs outside the server.
 
 use forrst_protocol::{ErrorCode, RawObject};
 

@@ -1,4 +1,4 @@
-//! `capabilities`: what the server speaks, runs and allows.
+//! `capabilities`: the protocol versions, functions, extensions and limits of the server.
 
 use forrst_protocol::{Duration, FunctionName, MAX_NESTING, PROTOCOL_VERSION, RawObject};
 use serde_json::{Value, json};

@@ -32,7 +32,7 @@ fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     let function = fields.optional("function", parsed(FunctionName::parse));
     let version = fields.optional("version", parsed(Version::parse));
     if version.is_some() && function.is_none() {
-        fields.refuse("version", "needs a `function` to be the version of");
+        fields.refuse("version", "can be used only together with `function`");
     }
     fields.finish()?;
     Ok(call(async move |context| {
@@ -40,7 +40,7 @@ fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
         let functions: Vec<&Registered> = match &function {
             None => server.registry.iter().collect(),
             Some(name) => {
-                // One version when it is named, all of them otherwise.
+                // One version if it is named, otherwise all.
                 let found = server.registry.find_version(name, version.as_ref());
                 match (found, &version) {
                     (Ok(found), Some(_)) => vec![found],
@@ -79,7 +79,7 @@ fn describe(server: &Core, function: &Registered) -> Value {
         .collect();
     let extensions = server.extensions.all.iter().enumerate();
     let extensions: Vec<Value> = extensions
-        .filter(|(place, _)| function.takes(*place))
+        .filter(|(index, _)| function.takes(*index))
         .map(|(_, e)| json!({"urn": e.urn(), "version": e.version()}))
         .collect();
     let mut described = json!({
@@ -97,7 +97,7 @@ fn describe(server: &Core, function: &Registered) -> Value {
     described
 }
 
-/// The members of an object's schema, one by one. Each has the definitions that it may refer to.
+/// The members of an object's schema as arguments, each with the definitions that it may refer to.
 fn arguments(schema: &Value) -> Vec<Value> {
     let Some(members) = schema["properties"].as_object() else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! `extend`: an owner needs its lock for longer.
+//! `extend`: gives an owner's lease a new ttl.
 
 use forrst_protocol::RawObject;
 use serde_json::json;

@@ -1,4 +1,5 @@
-//! `force-release`: an operator ends the leases of any owner.
+//! `force-release`: an admin ends the leases on a key, whoever owns them. Every one is recorded in the audit log before it is
+//! done.
 
 use forrst_lock::{Fence, Lease, LockName, NotHeld};
 use forrst_protocol::{ErrorCode, ErrorObject, RawObject};
@@ -24,7 +25,7 @@ pub(super) const SPEC: Spec = Spec {
         (ErrorCode::LockNotFound, "The lock is not held"),
         (
             ErrorCode::LockOwnershipMismatch,
-            "Leases with other fences than the named one hold it",
+            "It is held, but not by a lease with this fence",
         ),
         STORE_UNAVAILABLE,
     ],
@@ -72,9 +73,9 @@ async fn force_release(
     forced.map_err(|error| store_failed(&error))
 }
 
-/// For an admin that is confined to some locks: nothing ends unless every key of every lease is one of those.
+/// For an admin that is confined to some locks: nothing ends unless the admin may use every key of every lease.
 ///
-/// The leases are inspected first, and then ended by their fences in one step, so that none ends that was not inspected.
+/// The leases are inspected first, and then ended by their fences in one step, so that only leases that were inspected end.
 async fn force_release_within_rights(
     context: &ServedCall,
     key: &LockName,
@@ -82,12 +83,12 @@ async fn force_release_within_rights(
 ) -> Result<Forced, ErrorObject> {
     let status = context.server.locks.inspect(key).await;
     let (status, _) = status.map_err(|error| store_failed(&error))?;
-    let is_meant = |lease: &&Lease| fence.is_none_or(|fence| fence == lease.fence);
-    let meant: Vec<&Lease> = status.holders.iter().filter(is_meant).collect();
-    let has_found_it = fence.is_some() && !meant.is_empty();
-    if status.holder_count > status.holders.len() && !has_found_it {
+    let is_target = |lease: &&Lease| fence.is_none_or(|fence| fence == lease.fence);
+    let targets: Vec<&Lease> = status.holders.iter().filter(is_target).collect();
+    let is_found = fence.is_some() && !targets.is_empty();
+    if status.holder_count > status.holders.len() && !is_found {
         let message = format!(
-            "{} leases hold this key: more than can be checked for keys that this caller may not use",
+            "{} leases hold this key: too many to check whether this caller may use all of their keys",
             status.holder_count
         );
         return Err(forbidden(context, key, &message));
@@ -96,19 +97,19 @@ async fn force_release_within_rights(
         let mut names = lease.locks.names();
         names.all(|name| context.call.caller.may_see(name))
     };
-    // The other keys are not named: this caller may not know of them.
-    if !meant.iter().all(may_end) {
+    // The message does not name the other keys, because this caller may not see them.
+    if !targets.iter().all(may_end) {
         let message = "A lease on this key has other keys, too, which this caller may not use";
         return Err(forbidden(context, key, message));
     }
-    if meant.is_empty() {
-        // Without fences it would end whatever was granted since.
+    if targets.is_empty() {
+        // A force-release without fences would end what was granted since the inspection.
         return Ok(Err(match status.holder() {
             Some(_) => NotHeld::OwnedByAnother,
             None => NotHeld::NotFound,
         }));
     }
-    let fences: Vec<Fence> = meant.iter().map(|lease| lease.fence).collect();
+    let fences: Vec<Fence> = targets.iter().map(|lease| lease.fence).collect();
     force_release(context, key, fences).await
 }
 

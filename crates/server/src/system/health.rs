@@ -1,4 +1,4 @@
-//! `health`: how the server and what it needs are doing.
+//! `health`: the status of the server and of its store. The store is checked at most once a second, however many clients ask.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::fields::{boolean, one_of};
 use crate::limits::Limits;
 use crate::time::now;
 
-/// A store that takes longer than this to say that it is well is not.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// A store that does not answer its health check for this long is unhealthy.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Health {
@@ -61,13 +61,13 @@ fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
         let mut worst = Health::Healthy;
         let mut components = Map::new();
         if wanted(Component::Itself) {
-            let (health, shown) = of_itself(&context.server);
+            let (health, shown) = server_health(&context.server);
             worst = worst.max(health);
             components.insert("self".to_owned(), shown);
         }
         if wanted(Component::Store) {
             let server = &context.server;
-            let (health, shown) = server.store_health.of(server.locks.store()).await;
+            let (health, shown) = server.store_health.check(server.locks.store()).await;
             worst = worst.max(health);
             components.insert("store".to_owned(), shown);
         }
@@ -83,7 +83,7 @@ fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     }))
 }
 
-fn of_itself(server: &Core) -> (Health, Value) {
+fn server_health(server: &Core) -> (Health, Value) {
     let (health, message) = if server.draining.is_cancelled() {
         (Health::Degraded, "shutting down")
     } else {
@@ -95,13 +95,13 @@ fn of_itself(server: &Core) -> (Health, Value) {
     )
 }
 
-/// The health of the store, asked for once however many want to know it, and at most once a second.
+/// The health of the store: concurrent callers share one check, and its result counts for a second.
 #[derive(Debug, Default)]
 pub(crate) struct StoreHealth {
     last: Arc<Mutex<Option<Checked>>>,
 }
 
-/// How long an answer of the store counts.
+/// How long the result of a check counts.
 const FRESH: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -112,7 +112,7 @@ struct Checked {
 }
 
 impl StoreHealth {
-    pub(crate) async fn of(&self, store: &Arc<dyn LockStore>) -> (Health, Value) {
+    pub(crate) async fn check(&self, store: &Arc<dyn LockStore>) -> (Health, Value) {
         let mut last = self.last.clone().lock_owned().await;
         if let Some(last) = &*last
             && last.at.elapsed() < FRESH
@@ -120,7 +120,7 @@ impl StoreHealth {
             return (last.health, last.shown.clone());
         }
         let store = store.clone();
-        // In a task: a client that disconnects must not have the next one ask again.
+        // In a task, so that a client that disconnects does not cancel the check for the others.
         let check = tokio::spawn(async move {
             let (health, shown) = check(store.as_ref()).await;
             let at = Instant::now();
@@ -141,16 +141,19 @@ impl StoreHealth {
     }
 }
 
-/// Asks the store, and says how long that took.
+/// Checks the store, and measures how long it took.
 async fn check(store: &dyn LockStore) -> (Health, Value) {
     let start = Instant::now();
-    let (health, message) = match timeout(PATIENCE, store.health()).await {
+    let (health, message) = match timeout(CHECK_TIMEOUT, store.health()).await {
         Ok(Ok(())) => (Health::Healthy, "reachable".to_owned()),
         Ok(Err(error)) => {
-            tracing::warn!(%error, "the lock store is not well");
+            tracing::warn!(%error, "the lock store is unhealthy");
             (Health::Unhealthy, "unavailable".to_owned())
         }
-        Err(_) => (Health::Unhealthy, format!("no answer within {PATIENCE:?}")),
+        Err(_) => (
+            Health::Unhealthy,
+            format!("no answer within {CHECK_TIMEOUT:?}"),
+        ),
     };
     let shown = json!({
         "status": health.as_str(),

@@ -1,4 +1,5 @@
-//! `list`: which locks are held.
+//! `list`: the locks that are held, in pages. A caller that is confined to some locks gets only those, and learns nothing of
+//! others.
 
 use forrst_lock::{ListError, ListRequest, LockName, LockService, LockStatus, Page};
 use forrst_protocol::{ErrorCode, ErrorObject, RawObject};
@@ -14,12 +15,12 @@ use crate::error::arguments_pointer;
 use crate::fields::{at_most, text};
 use crate::limits::Limits;
 
-/// A page ends before its limit when the leases on its locks have so many keys together: a lock may have a hundred holders,
-/// and each of them sixteen keys.
+/// A page ends before its limit if the leases on its locks have more keys than this: a lock may have a hundred holders, and each
+/// lease sixteen keys.
 const MAX_KEYS: usize = 1000;
 
-/// No name of a lock begins so.
-const OUT_OF_REACH: &str = "-";
+/// A prefix that no name of a lock has.
+const NO_PREFIX: &str = "-";
 
 pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:list"],
@@ -63,7 +64,7 @@ fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     }))
 }
 
-/// As much of a page as one answer may have, and at least one lock.
+/// Cuts a page to what one answer may have, but at least one lock.
 fn bounded(page: Page) -> Page {
     let mut keys = 0;
     let fitting = page.locks.iter().take_while(|lock| {
@@ -82,8 +83,8 @@ fn keys_of(lock: &LockStatus) -> usize {
     leases.map(|lease| lease.locks.names().len()).sum()
 }
 
-/// The locks that the caller may see. Neither the page nor its cursor tells of any other, so that pages of the store are read
-/// until one is full.
+/// The locks that the caller may see. Neither the page nor its cursor reveals any other, so pages of the store are read until
+/// one page of the caller's locks is full.
 async fn list_confined(
     locks: &LockService,
     caller: &Caller,
@@ -94,8 +95,8 @@ async fn list_confined(
     if prefix.starts_with(&request.prefix) {
         prefix.clone_into(&mut request.prefix);
     } else if !request.prefix.starts_with(prefix) {
-        // None that begins so is the caller's: how long a search takes would tell whether there are any.
-        request.prefix = OUT_OF_REACH.to_owned();
+        // No such lock is visible to the caller, and how long a search takes would reveal whether any exist.
+        request.prefix = NO_PREFIX.to_owned();
     }
     request.limit = MAX_LIMIT;
     let mut seen = Vec::new();
@@ -109,7 +110,7 @@ async fn list_confined(
             let has_more = request.cursor.is_some();
             let last = seen.last().map(|lock| lock.name.to_string());
             let mut cut = Page::cut(seen, limit, page.now);
-            // What follows may be the caller's, too.
+            // Later locks may be visible to the caller, too.
             cut.cursor = cut.cursor.or(last.filter(|_| has_more));
             return Ok(cut);
         }

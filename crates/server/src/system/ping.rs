@@ -1,4 +1,4 @@
-//! `ping`: the server is there.
+//! `ping`: answers, to show that the server is reachable.
 
 use forrst_protocol::RawObject;
 use serde_json::json;

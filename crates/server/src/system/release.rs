@@ -1,4 +1,4 @@
-//! `release`: an owner gives its lock back.
+//! `release`: an owner ends its lease.
 
 use forrst_protocol::RawObject;
 use serde_json::json;

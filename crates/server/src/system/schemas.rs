@@ -1,4 +1,4 @@
-//! The schemas of the system functions, from the folder `schemas/`, each with all that it refers to.
+//! The schemas of the system functions, from the folder `schemas/`. Each is bundled with the schemas that it refers to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -34,7 +34,7 @@ pub(super) fn result(function: &str) -> Value {
     bundle(&format!("urn:forrst:schema:functions:{function}.result"))
 }
 
-/// A schema that stands alone: the others it refers to are among its `$defs`, under their own `$id`s.
+/// A self-contained schema: those that it refers to are in its `$defs`, under their own `$id`s.
 fn bundle(id: &str) -> Value {
     let mut schema = BY_ID.get(id).cloned().unwrap_or(Value::Bool(true));
     let mut needed = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! `status`: whether a lock is held, as what kind, and by whom.
+//! `status`: whether a lock is held, as which kind, and by which holders.
 
 use forrst_lock::{Kind, Lease, LockName, LockStatus, Timestamp};
 use forrst_protocol::RawObject;
@@ -45,7 +45,7 @@ pub(super) fn show(status: &LockStatus, now: Timestamp, context: &ServedCall) ->
     };
     let holder = |lease| show_holder(lease, now, context);
     let mut shown = holder(first);
-    // Each holder has its own.
+    // Each holder has its own set of keys.
     shown.remove("full_keys");
     let mut add = |name: &str, value: Value| shown.insert(name.to_owned(), value);
     add("key", status.name.as_str().into());
@@ -76,7 +76,7 @@ fn show_holder(lease: &Lease, now: Timestamp, context: &ServedCall) -> Map<Strin
         owner: &lease.owner,
         caller: lease.caller.as_ref(),
         note: lease.note.as_ref(),
-        is_in_reach: visible.len() == lease.locks.names().len(),
+        may_use_all_keys: visible.len() == lease.locks.names().len(),
     };
     let mut shown = party.show(context);
     let mut add = |name: &str, value: Value| shown.insert(name.to_owned(), value);

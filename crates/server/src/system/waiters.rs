@@ -1,4 +1,4 @@
-//! `waiters`: who waits for a lock, and since when.
+//! `waiters`: the queue of a lock, in its order, with the time since when each call waits.
 
 use forrst_lock::{LockName, Waiter};
 use forrst_protocol::RawObject;
@@ -44,8 +44,8 @@ fn show(position: usize, waiter: &Waiter, context: &ServedCall) -> Value {
         owner: &waiter.owner,
         caller: waiter.caller.as_ref(),
         note: waiter.note.as_ref(),
-        // It may be a set, and the queue of one key does not say of which others.
-        is_in_reach: !context.call.caller.is_confined(),
+        // It may wait for a set, and the queue of one key does not have the other keys.
+        may_use_all_keys: !context.call.caller.is_confined(),
     };
     let mut shown = party.show(context);
     let mut add = |name: &str, value: Value| shown.insert(name.to_owned(), value);

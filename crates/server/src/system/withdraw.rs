@@ -1,4 +1,4 @@
-//! `withdraw`: a caller that did not get the answer takes its attempt back, whatever came of it.
+//! `withdraw`: rolls back an attempt whose answer the caller did not get, whether it waits, holds the lock or never arrived.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(super) const SPEC: Spec = Spec {
     prepare,
 };
 
-/// Withdrawals are remembered for a minute each: while they come at an even rate, some are forgotten every second.
+/// A withdrawal is remembered for a minute, so at an even rate some expire every second.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {

@@ -1,4 +1,4 @@
-//! Answers over HTTP. Nearly every body is one buffer, which goes to the connection as it is.
+//! Responses over HTTP. Nearly every body is one buffer, which is passed to the connection without a copy.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,19 +11,19 @@ use forrst_protocol::Response;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use serde::Serialize;
 
-/// A response whose body is not wrapped yet.
+/// An HTTP response, before its body is tracked by its connection.
 pub(super) type Answer = hyper::Response<AnswerBody>;
 
 /// The body of an answer.
 #[derive(Debug)]
 pub(super) enum AnswerBody {
-    /// All of it.
+    /// In one buffer.
     Whole(Bytes),
-    /// Of a page, or an upgrade.
+    /// Of the dashboard, or an upgrade.
     Axum(Body),
 }
 
-/// What most answers fit into, so that they are written without growing their buffer.
+/// Most answers fit into this, and are written without growing their buffer.
 const USUAL_SIZE: usize = 1024;
 
 impl HttpBody for AnswerBody {
@@ -56,14 +56,15 @@ impl HttpBody for AnswerBody {
     }
 }
 
-/// An answer as JSON, between what the transport puts around it, in one buffer that is as large as it counts: what a client does not read is kept.
+/// An answer as JSON, between the `before` and `after` of its transport. The buffer has no spare capacity, because it is kept
+/// until the client reads it, and is counted by its length.
 pub(super) fn to_json(before: &str, response: &Response, after: &str) -> String {
     let mut text = String::with_capacity(USUAL_SIZE);
     text.push_str(before);
     response.write_json(&mut text);
     text.push_str(after);
     if text.len() > USUAL_SIZE {
-        // Not `shrink_to_fit`: an allocator may leave it the whole block.
+        // Not `shrink_to_fit`: an allocator may keep the whole block.
         text = text.as_str().to_owned();
     }
     text
@@ -94,7 +95,7 @@ pub(super) fn empty(status: StatusCode) -> Answer {
     answer
 }
 
-/// What HEAD gets. Over HTTP/2 nobody else takes the body away.
+/// The answer to HEAD. Over HTTP/2, hyper does not remove the body.
 pub(super) fn without_body(mut answer: Answer) -> Answer {
     if let Some(length) = answer.body().size_hint().exact() {
         answer
@@ -106,15 +107,15 @@ pub(super) fn without_body(mut answer: Answer) -> Answer {
     answer
 }
 
-/// Only these methods may be used.
+/// Adds the `Allow` header.
 pub(super) fn allow(mut answer: Answer, methods: &'static str) -> Answer {
     let methods = HeaderValue::from_static(methods);
     answer.headers_mut().insert(ALLOW, methods);
     answer
 }
 
-/// A 401 has to say how to do better.
-pub(super) fn ask_for_key(mut answer: Answer) -> Answer {
+/// Adds the `WWW-Authenticate` header that a 401 must have.
+pub(super) fn with_challenge(mut answer: Answer) -> Answer {
     if answer.status() == StatusCode::UNAUTHORIZED {
         let bearer = HeaderValue::from_static("Bearer");
         answer.headers_mut().insert(WWW_AUTHENTICATE, bearer);

@@ -1,4 +1,5 @@
-//! The bodies of HTTP requests: how much is read of one, for how long, and where its bytes are counted.
+//! The bodies of HTTP requests. A body is read up to a size and for a limited time, and its bytes are taken from the budget
+//! before they are read.
 
 use std::pin::pin;
 use std::task::Poll;
@@ -14,25 +15,25 @@ use hyper::body::Body as HttpBody;
 use tokio::time::timeout;
 
 use crate::Server;
-use crate::limits::{self, Budgets, Payer, SMALLEST_REQUEST, TakenBytes};
+use crate::limits::{Budgets, Payer, Refusal, SMALLEST_REQUEST, TakenBytes};
 
-/// How much, and for how long, is read of a body that is too large, so that its sender gets to see the refusal.
-const MOST_DRAINED: usize = 16 * 1024 * 1024;
+/// How much of a body that is too large is read and dropped, and for how long, so that its sender gets to read the refusal.
+const MAX_DRAINED: usize = 16 * 1024 * 1024;
 const LINGER: Duration = Duration::from_secs(2);
 
-/// A body that can be read here.
+/// The bodies that can be read: those of hyper and of axum.
 pub(super) trait RequestBody: HttpBody<Data = Bytes> + Unpin + Send + 'static {}
 
 impl<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> RequestBody for B {}
 
-/// A request that is wrong before its body was inspected.
+/// Why a request is refused before its body is parsed.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct Rejection {
     pub(super) status: StatusCode,
     pub(super) error: ErrorObject,
 }
 
-impl Refusal {
+impl Rejection {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -44,21 +45,21 @@ impl Refusal {
 /// A body that has not been read yet, and what its head says about it.
 pub(super) struct IncomingBody<B> {
     body: B,
-    announced: Option<usize>,
-    /// The client asks first whether to send it, so it has not begun.
-    waits: bool,
+    content_length: Option<usize>,
+    /// The client waits for `100 Continue`, so it has not sent anything yet.
+    expects_continue: bool,
 }
 
 impl<B: RequestBody> IncomingBody<B> {
     pub(super) fn new(headers: &HeaderMap, body: B) -> Self {
-        let announced = headers
+        let content_length = headers
             .get(CONTENT_LENGTH)
             .and_then(|length| length.to_str().ok()?.parse().ok());
-        let waits = headers.contains_key(EXPECT);
+        let expects_continue = headers.contains_key(EXPECT);
         Self {
             body,
-            announced,
-            waits,
+            content_length,
+            expects_continue,
         }
     }
 
@@ -66,65 +67,66 @@ impl<B: RequestBody> IncomingBody<B> {
         self,
         server: &Server,
         max_body: usize,
-        patience: Duration,
+        time_limit: Duration,
         account: &Account<'_>,
-    ) -> Result<(Bytes, TakenBytes), Refusal> {
+    ) -> Result<(Bytes, TakenBytes), Rejection> {
         let metrics = &server.core.metrics;
         let too_large = || {
             let message = format!("The body is larger than {max_body} bytes");
-            metrics.refused(limits::Refusal::Body);
-            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+            metrics.refused(Refusal::Body);
+            Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, message)
         };
-        let taken = match self.announced {
+        let taken = match self.content_length {
             Some(length) if length > max_body => Err(too_large()),
             Some(length) => account.take(length),
             None => Ok(TakenBytes::default()),
         };
         let taken = match taken {
             Ok(taken) => taken,
-            Err(refusal) => {
+            Err(rejection) => {
                 // A client that is still sending does not read, and would lose the answer with the connection.
-                if !self.waits {
-                    let _ = timeout(LINGER.min(patience), drain(self.body)).await;
+                if !self.expects_continue {
+                    let _ = timeout(LINGER.min(time_limit), drain(self.body)).await;
                 }
-                return Err(refusal);
+                return Err(rejection);
             }
         };
         let mut read = pin!(collect(self.body, max_body, taken, account));
-        // Most bodies have arrived with their heads, and need no timer.
+        // Most bodies arrive together with their heads, and need no timer.
         let read = match poll!(read.as_mut()) {
             Poll::Ready(read) => Ok(read),
-            Poll::Pending => timeout(patience, read).await,
+            Poll::Pending => timeout(time_limit, read).await,
         };
         match read {
             Ok(Ok(read)) => Ok(read),
             Ok(Err(BodyError::TooLarge)) => Err(too_large()),
-            Ok(Err(BodyError::Refused(refusal))) => Err(refusal),
-            Ok(Err(BodyError::Broken)) => {
-                Err(Refusal::new(StatusCode::BAD_REQUEST, "The body broke off"))
-            }
+            Ok(Err(BodyError::Rejected(rejection))) => Err(rejection),
+            Ok(Err(BodyError::Broken)) => Err(Rejection::new(
+                StatusCode::BAD_REQUEST,
+                "The body is incomplete",
+            )),
             Err(_) => {
-                metrics.refused(limits::Refusal::BodyTime);
+                metrics.refused(Refusal::BodyTime);
                 let message = "The body did not arrive in time";
-                Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, message))
+                Err(Rejection::new(StatusCode::REQUEST_TIMEOUT, message))
             }
         }
     }
 }
 
-/// Where the bytes of a request are taken from.
+/// The pools that the bytes of a request are taken from.
 pub(super) struct Account<'a> {
     pub(super) budgets: &'a Budgets,
     pub(super) payer: Payer,
 }
 
 impl Account<'_> {
-    fn take(&self, bytes: usize) -> Result<TakenBytes, Refusal> {
+    fn take(&self, bytes: usize) -> Result<TakenBytes, Rejection> {
         let bytes = bytes.max(SMALLEST_REQUEST);
         let taken = self.budgets.take(&self.payer, bytes);
         taken.map_err(|error| {
             let status = StatusCode::from_u16(error.code.http_status());
-            Refusal {
+            Rejection {
                 status: status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
                 error,
             }
@@ -135,10 +137,10 @@ impl Account<'_> {
 enum BodyError {
     TooLarge,
     Broken,
-    Refused(Refusal),
+    Rejected(Rejection),
 }
 
-/// Reads a body to its end. One whose length was not announced takes its bytes as they arrive.
+/// Reads a body to its end. One without a `Content-Length` takes its bytes as they arrive.
 async fn collect(
     mut body: impl RequestBody,
     max_body: usize,
@@ -158,7 +160,7 @@ async fn collect(
         }
         if length > taken.len() {
             drop(taken);
-            taken = account.take(length).map_err(BodyError::Refused)?;
+            taken = account.take(length).map_err(BodyError::Rejected)?;
         }
         // Most bodies are one frame, which need not be copied.
         if first.is_empty() {
@@ -179,9 +181,9 @@ async fn collect(
     Ok((body, taken))
 }
 
-/// Reads what a client sends that does not read the answer before all is sent, and keeps none of it.
+/// Reads and drops the rest of a body, because a client may not read the answer before it has sent everything.
 pub(super) async fn drain(mut body: impl RequestBody) {
-    let mut left = MOST_DRAINED;
+    let mut left = MAX_DRAINED;
     while let Some(Ok(frame)) = body.frame().await {
         let length = frame.data_ref().map_or(0, Bytes::len);
         match left.checked_sub(length) {

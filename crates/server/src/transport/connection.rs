@@ -1,7 +1,7 @@
-//! One connection as the listeners see it: who is at the other end, and whether it may stay.
+//! The state of one connection: its peer, its requests under way, and when it is overdue.
 //!
-//! A connection has to earn its permit. Whatever else it does, it is closed when it has made no authorised request for the
-//! idle timeout, or leaves an answer unread for that long.
+//! Only authorised requests keep a connection open. Whatever else it sends, it is closed when it has made none for the idle
+//! timeout, or leaves an answer unread for that long.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -34,11 +34,11 @@ pub(super) struct Connection {
     pub(super) peer: Option<PeerName>,
     pub(super) in_flight: InFlight,
     bytes: Arc<Pool>,
-    /// Of the last request, with the name of its caller: the next one is likely to have the same.
+    /// The payer of the last request, with the name of its caller: the next request is likely to have the same.
     payer: Mutex<Option<(Option<Box<str>>, Payer)>>,
     pub(super) intake: Arc<Intake>,
     anonymous: Arc<Semaphore>,
-    /// `None` on a server that is full, which takes the connection only to say so.
+    /// `None` on a full server, which accepts the connection only to say so.
     permit: Option<ConnectionPermit>,
     socket: Socket,
     usage: Mutex<Usage>,
@@ -50,7 +50,7 @@ struct Usage {
     authorised: usize,
     /// When the last of them ended, or the connection was opened.
     last: Instant,
-    /// Since when the client has read nothing of each answer that is on its way.
+    /// Of each answer on its way, when the client last read a part of it.
     unread: HashMap<u64, Instant, RandomState>,
     next_answer: u64,
 }
@@ -71,14 +71,14 @@ impl InFlight {
         }
     }
 
-    /// Permits for so many requests that came together; for more than there are, all of them.
+    /// Permits for requests that arrived together; all permits, if there are not as many.
     pub(super) async fn take(&self, count: usize) -> Option<OwnedSemaphorePermit> {
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(self.most);
         self.permits.clone().acquire_many_owned(count).await.ok()
     }
 }
 
-/// Why a connection has to go.
+/// Why a connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overdue {
     /// No authorised request for the idle timeout.
@@ -115,7 +115,7 @@ impl Connection {
         }
     }
 
-    /// Whether its requests are answered; a server that is full only says so.
+    /// Whether its requests are served; a full server only says that it is full.
     pub(super) fn is_served(&self) -> bool {
         self.permit.is_some()
     }
@@ -125,18 +125,18 @@ impl Connection {
         self.usage().authorised == 0
     }
 
-    /// Returns when the client has disconnected, even if nobody reads its last bytes.
+    /// Returns when the client has disconnected, even if its last bytes are not read.
     pub(super) async fn disconnected(&self) {
         self.socket.disconnected().await;
     }
 
-    /// An authorised request counts until the guard is dropped.
+    /// Counts an authorised request until the guard is dropped.
     pub(super) fn authorised(self: &Arc<Self>) -> Authorised {
         self.usage().authorised += 1;
         Authorised(self.clone())
     }
 
-    /// Whose bytes a request of this caller takes.
+    /// The pools for a request of this caller.
     pub(super) fn payer(&self, budgets: &Budgets, caller: Option<&str>) -> Payer {
         let mut last = self.payer.lock().unwrap_or_else(PoisonError::into_inner);
         match &*last {
@@ -154,7 +154,7 @@ impl Connection {
         self.anonymous.clone().try_acquire_owned().ok()
     }
 
-    /// Returns when the connection has used up its time.
+    /// Returns when the connection is overdue, with the reason.
     pub(super) async fn overdue(&self, idle_timeout: Duration) -> Overdue {
         loop {
             let now = Instant::now();
@@ -166,7 +166,7 @@ impl Connection {
                 match (unread, idle) {
                     (Some(at), _) if at <= now => return Overdue::Unread,
                     (_, Some(at)) if at <= now => return Overdue::Idle,
-                    // What begins later is looked at no later than this.
+                    // Whatever begins from now on is due no earlier than this.
                     (unread, idle) => {
                         let times = unread.into_iter().chain(idle);
                         times.min().unwrap_or(now + idle_timeout)
@@ -177,7 +177,7 @@ impl Connection {
         }
     }
 
-    /// The answer counts as unread until its body has been taken, and its request as under way.
+    /// Counts the answer as unread, and its request as under way, until the body has been sent.
     pub(super) fn track(
         self: &Arc<Self>,
         body: AnswerBody,
@@ -207,7 +207,7 @@ impl Connection {
     }
 }
 
-/// An authorised request whose answer is not taken yet.
+/// An authorised request whose answer the client has not taken yet.
 #[derive(Debug)]
 pub(super) struct Authorised(Arc<Connection>);
 
@@ -219,10 +219,10 @@ impl Drop for Authorised {
     }
 }
 
-/// How much of an answer is handed to the protocol at once, which keeps it until the client's window lets it pass.
-const HANDED_OVER: usize = 16 * 1024;
+/// How much of an answer is passed to hyper at once, which keeps it until the client's window has room.
+const FRAME_SIZE: usize = 16 * 1024;
 
-/// The body of an answer, in small frames: it lives until the client has let all but the last one pass.
+/// The body of an answer, in small frames: it lives until the client has taken all but the last one.
 pub(super) struct TrackedBody {
     body: AnswerBody,
     rest: Bytes,
@@ -266,7 +266,7 @@ impl hyper::body::Body for TrackedBody {
         }
         let now = Instant::now();
         self.connection.usage().unread.insert(self.answer, now);
-        let length = self.rest.len().min(HANDED_OVER);
+        let length = self.rest.len().min(FRAME_SIZE);
         Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
     }
 
@@ -325,7 +325,7 @@ mod tests {
         let mut last = None;
         for _ in 0..4 {
             advance(IDLE / 4).await;
-            // One is always on its way, and none for long.
+            // One answer is always on its way, but none for long.
             last = Some(connection.track(body(0), None));
         }
         assert_eq!(is_overdue(&connection).await, Some(Overdue::Idle));
@@ -336,7 +336,7 @@ mod tests {
     async fn an_authorised_request_counts_until_its_answer_is_taken() {
         let (connection, _peer) = connection();
         let authorised = UnderWay::new(Room::default(), Some(connection.authorised()));
-        let mut answer = connection.track(body(10 * HANDED_OVER), Some(authorised));
+        let mut answer = connection.track(body(10 * FRAME_SIZE), Some(authorised));
         for _ in 0..10 {
             advance(IDLE / 2).await;
             std::future::poll_fn(|cx| Pin::new(&mut answer).poll_frame(cx)).await;

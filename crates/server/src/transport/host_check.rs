@@ -1,7 +1,7 @@
-//! Which hosts a request may be for.
+//! The check of the `Host` header, against DNS rebinding.
 //!
-//! A page in a browser can have its own name resolve to 127.0.0.1, and then talk to a server there as if it were the
-//! page's own. The name in `Host` gives it away. Every request passes the check, also in a mounted router.
+//! A web page can have its own name resolve to 127.0.0.1, and then send requests to a server there as if they were for its own
+//! origin. The name in `Host` reveals that. Every request is checked, also in a mounted router.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::connection::Connection;
 use crate::Server;
 use crate::limits::Refusal;
 
-/// The entry of the allowed hosts that stands for every host.
+/// The entry of the allowed hosts that allows every host.
 const ANY_HOST: &str = "*";
 
 /// The hosts that a listener answers for.
@@ -33,7 +33,7 @@ impl HostCheck {
         Self::new(allowed, is_loopback || !allowed.is_empty())
     }
 
-    /// For a router in an application, which does not say where it listens: it may be a loopback address.
+    /// For a router in an application, whose address is not known: it may be a loopback address.
     pub(super) fn of_router(allowed: &[String]) -> Self {
         Self::new(allowed, true)
     }
@@ -44,7 +44,7 @@ impl HostCheck {
             allowed: allowed
                 .iter()
                 .filter_map(|name| match name.parse() {
-                    // Nobody takes the end of an address for a port here.
+                    // Parsed as an address first: otherwise, its last group would be taken for a port.
                     Ok(address @ IpAddr::V6(_)) => Some(HostName::Address(address)),
                     _ => bare(name).map(HostName::new),
                 })
@@ -52,7 +52,7 @@ impl HostCheck {
         }
     }
 
-    /// The answer to a request for another host.
+    /// The answer that refuses a request for another host; `None` if the host is allowed.
     pub(super) fn check<B>(
         &self,
         request: &Request<B>,
@@ -72,7 +72,7 @@ impl HostCheck {
         Some(forrst_answer(StatusCode::FORBIDDEN, &response))
     }
 
-    /// Why a request for another host is refused. One that names no host is from no browser.
+    /// Why a request for another host is refused. A request without a host is not from a browser, and is allowed.
     fn refuse<B>(&self, request: &Request<B>) -> Option<ErrorObject> {
         let authority = request.uri().authority().map(|a| a.as_str().as_bytes());
         let hosts = request.headers().get_all(HOST).iter();
@@ -98,7 +98,7 @@ impl HostCheck {
     }
 }
 
-/// A host, as it is compared.
+/// A host, normalised for comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum HostName {
     Address(IpAddr),
@@ -116,7 +116,7 @@ impl HostName {
     }
 }
 
-/// A host without its port, its brackets and its last dot; `None` when it is not written as a host.
+/// A host without its port, its brackets and its last dot; `None` if it is malformed.
 fn bare(host: &str) -> Option<&str> {
     let is_port = |port: &str| port.bytes().all(|digit| digit.is_ascii_digit());
     if let Some(rest) = host.strip_prefix('[') {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loopback_server_answers_for_this_machine_and_what_it_was_told() {
+    fn a_loopback_server_answers_for_this_machine_and_the_allowed_hosts() {
         let check = HostCheck::of_router(&["locks.internal".to_owned()]);
         for (host, expected) in [
             ("localhost", true),

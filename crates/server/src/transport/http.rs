@@ -1,4 +1,5 @@
-//! `POST /forrst` and `/rpc`: requests come in over HTTP, and answers go out.
+//! `POST /forrst`, `POST /rpc` and the upgrade of `/rpc` to a WebSocket. The credential is read from the head, and decides how
+//! much of the body is read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,27 +15,27 @@ use hyper::Request;
 use tokio::time::Instant;
 
 use super::answer::{
-    Answer, AnswerBody, allow, ask_for_key, empty, forrst_answer, json, json_bytes,
+    Answer, AnswerBody, allow, empty, forrst_answer, json, json_bytes, with_challenge,
 };
-use super::body::{Account, IncomingBody, Refusal, RequestBody};
+use super::body::{Account, IncomingBody, Rejection, RequestBody};
 use super::connection::{Authorised, Connection, UnderWay};
 use super::rpc::{Frame, Rpc, Sender};
 use super::websocket;
 use crate::Server;
 use crate::access::Credential;
 use crate::core::{Counted, Origin};
-use crate::limits::{self, Room};
+use crate::limits::{Refusal, Room};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-forrst-request-id");
 static DURATION: HeaderName = HeaderName::from_static("x-forrst-duration-ms");
 static NODE: HeaderName = HeaderName::from_static("x-forrst-node");
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// What is read of a body without valid credentials, and for how long: enough for the id that the refusal names.
+/// How much of a body is read without valid credentials, and for how long: enough for the id, which the refusal repeats.
 const ANONYMOUS_BODY: usize = 8 * 1024;
-const ANONYMOUS_PATIENCE: Duration = Duration::from_secs(5);
+const ANONYMOUS_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// As the audit log calls it.
+/// The name of an upgrade in the audit log.
 const WEBSOCKET: &str = "GET /rpc";
 
 /// `POST /forrst`.
@@ -70,9 +71,9 @@ pub(super) async fn forrst<B: RequestBody>(
                 response,
             )
         }
-        Err(refusal) => {
-            let response = forrst_protocol::Response::failure(None, refusal.error);
-            (refusal.status, response.with_node(server.node()))
+        Err(rejection) => {
+            let response = forrst_protocol::Response::failure(None, rejection.error);
+            (rejection.status, response.with_node(server.node()))
         }
     };
     let mut answer = forrst_answer(status, &response);
@@ -90,15 +91,15 @@ pub(super) async fn forrst<B: RequestBody>(
     if let Some(node) = &server.listeners.node {
         headers.insert(NODE.clone(), node.clone());
     }
-    (ask_for_key(answer), under_way)
+    (with_challenge(answer), under_way)
 }
 
-/// For a client that may not come in, or not here, and has not made a request of the protocol.
+/// The answer that refuses a client without a request of the protocol.
 pub(super) fn refusal(server: &Server, why: ErrorObject) -> Answer {
     let status = why.code.http_status();
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::UNAUTHORIZED);
     let response = forrst_protocol::Response::failure(None, why);
-    ask_for_key(forrst_answer(status, &response.with_node(server.node())))
+    with_challenge(forrst_answer(status, &response.with_node(server.node())))
 }
 
 /// `POST /rpc`, or a WebSocket.
@@ -118,12 +119,12 @@ pub(super) async fn rpc<B: RequestBody>(
         authorised,
     } = match read_post(server, request, connection).await {
         Ok(posted) => posted,
-        Err(refusal) => {
-            let mut answer = json(refusal.status, &Rpc::refusal(&refusal.error.message));
-            if refusal.status == StatusCode::METHOD_NOT_ALLOWED {
+        Err(rejection) => {
+            let mut answer = json(rejection.status, &Rpc::refusal(&rejection.error.message));
+            if rejection.status == StatusCode::METHOD_NOT_ALLOWED {
                 answer = allow(answer, "POST, GET");
             }
-            return (ask_for_key(answer), None);
+            return (with_challenge(answer), None);
         }
     };
     sender.room = room.clone();
@@ -132,19 +133,19 @@ pub(super) async fn rpc<B: RequestBody>(
         Some(connection) => connection.in_flight.take(frame.count()).await,
         None => None,
     };
-    // Each call in the frame is refused in its own answer; the status is for clients that read no further.
+    // Each call in the frame is refused in its own answer; the status is for clients that read only that.
     let status = match server.core.access.caller(&sender.credential) {
         Ok(_) => StatusCode::OK,
         Err(_) => StatusCode::UNAUTHORIZED,
     };
     match server.rpc().answer(&server.core, &frame, sender).await {
         Some(answer) => {
-            let answer = ask_for_key(json_bytes(status, answer.into()));
+            let answer = with_challenge(json_bytes(status, answer.into()));
             (answer, Some(UnderWay::new(room, authorised)))
         }
-        // Notifications are never run.
+        // Only notifications, which are never run.
         None if status == StatusCode::OK => (empty(StatusCode::NO_CONTENT), None),
-        None => (ask_for_key(empty(status)), None),
+        None => (with_challenge(empty(status)), None),
     }
 }
 
@@ -157,22 +158,25 @@ async fn websocket(
     let from = sender.from.as_deref();
     if !is_same_origin(&parts.headers) {
         let message = "WebSockets are not for pages of other origins";
-        server.core.metrics.refused(limits::Refusal::Origin);
+        server.core.metrics.refused(Refusal::Origin);
         let why = ErrorObject::new(ErrorCode::Forbidden, message);
         server.core.denied(WEBSOCKET, None, from, &why);
         return json(StatusCode::FORBIDDEN, &Rpc::refusal(message));
     }
-    if let Err(why) = server.core.let_in(WEBSOCKET, &sender.credential, from) {
+    if let Err(why) = server
+        .core
+        .authenticate_or_record(WEBSOCKET, &sender.credential, from)
+    {
         return refusal(server, why);
     }
     let answer = match WebSocketUpgrade::from_request_parts(&mut parts, &()).await {
         Ok(upgrade) => websocket::accept(upgrade, server.clone(), sender, connection.cloned()),
-        Err(refusal) => refusal.into_response(),
+        Err(rejection) => rejection.into_response(),
     };
     answer.map(AnswerBody::Axum)
 }
 
-/// An offer of any other protocol is to be ignored.
+/// Whether the request asks for a WebSocket. Offers of any other protocol are ignored.
 fn wants_websocket<B>(request: &Request<B>) -> bool {
     let offers = request.headers().get_all(UPGRADE).iter();
     let mut offers = offers
@@ -182,8 +186,8 @@ fn wants_websocket<B>(request: &Request<B>) -> bool {
         || (request.method() == Method::CONNECT && request.version() == Version::HTTP_2)
 }
 
-/// A page in a browser may open a WebSocket to anywhere, also to a server on its own machine that trusts everybody there.
-/// It always says where it is from; other clients do not.
+/// A web page may open a WebSocket to any server, including one on the user's machine that trusts every local client. Browsers
+/// always send the `Origin` of the page; other clients do not.
 fn is_same_origin(headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(ORIGIN) else {
         return true;
@@ -201,7 +205,7 @@ struct Posted {
     body: Bytes,
     room: Room,
     sender: Sender,
-    /// Held until the answer is taken, so that the connection may stay; `None` without valid credentials.
+    /// Held until the answer is taken, so that the connection stays open; `None` without valid credentials.
     authorised: Option<Authorised>,
 }
 
@@ -210,14 +214,14 @@ async fn read_post<B: RequestBody>(
     server: &Server,
     request: Request<B>,
     connection: Option<&Arc<Connection>>,
-) -> Result<Posted, Refusal> {
+) -> Result<Posted, Rejection> {
     if request.method() != Method::POST {
         let message = format!("Use POST, not {}", request.method());
-        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message));
+        return Err(Rejection::new(StatusCode::METHOD_NOT_ALLOWED, message));
     }
     let (parts, body) = request.into_parts();
     if !is_json(&parts.headers) {
-        return Err(Refusal::new(
+        return Err(Rejection::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "Send `Content-Type: application/json`",
         ));
@@ -225,7 +229,7 @@ async fn read_post<B: RequestBody>(
     let sender = sender(&parts.headers, connection);
     let incoming = IncomingBody::new(&parts.headers, body);
     let path = parts.uri;
-    // A body can take its time, and a thousand heads would wait with it.
+    // A body can take long to arrive, and the heads of a thousand such requests would be kept.
     drop(parts.headers);
     let caller = server.core.access.caller(&sender.credential);
     let from = sender.from.as_deref().unwrap_or_default();
@@ -243,7 +247,7 @@ async fn read_post<B: RequestBody>(
     };
     let Err(why) = &caller else {
         let limits = &server.core.limits;
-        // From now on, because a body may take longer than a connection may be idle.
+        // From here on, because a body may take longer than the idle timeout.
         let authorised = connection.map(Connection::authorised);
         let read = incoming.read(server, limits.max_body, limits.body_timeout, &account);
         let (body, bytes) = read.await?;
@@ -255,22 +259,22 @@ async fn read_post<B: RequestBody>(
         });
     };
     let counted = server.core.count_unauthenticated(sender.from.as_deref());
-    counted.map_err(|error| Refusal {
+    counted.map_err(|error| Rejection {
         status: StatusCode::TOO_MANY_REQUESTS,
         error,
     })?;
-    // Without valid credentials, a client learns that and nothing about its body. The id in it is read where that is cheap.
+    // Without valid credentials, a client learns nothing about its body. The id in it is read if that is cheap.
     let permit = connection.map(|connection| connection.anonymous());
     let body = match permit {
         Some(None) => {
-            server.core.metrics.refused(limits::Refusal::Anonymous);
+            server.core.metrics.refused(Refusal::Anonymous);
             None
         }
         _ => {
             let max_body = server.core.limits.max_body.min(ANONYMOUS_BODY);
-            let patience = server.core.limits.body_timeout.min(ANONYMOUS_PATIENCE);
+            let time_limit = server.core.limits.body_timeout.min(ANONYMOUS_BODY_TIMEOUT);
             incoming
-                .read(server, max_body, patience, &account)
+                .read(server, max_body, time_limit, &account)
                 .await
                 .ok()
         }
@@ -284,9 +288,9 @@ async fn read_post<B: RequestBody>(
         }),
         None => {
             let what = format!("POST {}", path.path());
-            server.core.metrics.refused(limits::Refusal::Unauthorized);
+            server.core.metrics.refused(Refusal::Unauthorized);
             server.core.denied(&what, None, sender.from.as_deref(), why);
-            Err(Refusal {
+            Err(Rejection {
                 status: StatusCode::UNAUTHORIZED,
                 error: why.clone(),
             })

@@ -1,6 +1,6 @@
-//! How much is read of a connection.
+//! Limits how much is read from a connection.
 //!
-//! A codec reads on until there is nothing left or a message is whole. A session counts the bytes of a message that is not, and
+//! A codec reads until the socket is empty or a message is complete. A session counts the bytes of an incomplete message, and
 //! lets the codec read no further than it has taken bytes for.
 
 use std::io::{self, IoSlice};
@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How much was read of a connection, and how much may be.
+/// How much was read from a connection, and how much may be.
 #[derive(Debug)]
 pub(super) struct Intake {
     received: AtomicU64,
@@ -32,7 +32,7 @@ impl Intake {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Nothing is read beyond so many bytes. A task that has been kept from reading is not woken: it has to try again.
+    /// Sets the limit, in bytes since the connection was opened. A task that waits to read is not woken: it has to poll again.
     pub(super) fn limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
     }
@@ -44,7 +44,7 @@ impl Intake {
     }
 }
 
-/// A stream that is read as far as its intake allows.
+/// A stream that is read only up to the limit of its intake.
 #[derive(Debug)]
 pub(super) struct LimitedStream<S> {
     stream: S,

@@ -1,4 +1,4 @@
-//! Work that can be cut short, without a cost for each step of the work.
+//! Work that can be interrupted, without a cost each time that it is polled.
 
 use std::future::Future;
 use std::pin::pin;
@@ -9,9 +9,8 @@ use tokio::select;
 
 /// Runs `work` until it is done, or until `interruption` is.
 ///
-/// A plain `select!` would poll the interruption each time that the work makes progress, and what a connection watches (its
-/// socket, its clock, the end of the server) takes locks for that. Here it has a waker of its own, and is polled when that is
-/// woken.
+/// A plain `select!` polls the interruption each time that the work is polled, and what a connection watches (its socket, a
+/// timer, the shutdown) takes locks for that. Here, the interruption has its own waker, and is polled only when that is woken.
 pub(super) async fn run_until<T>(
     work: impl Future<Output = T>,
     interruption: impl Future<Output = T>,

@@ -1,4 +1,4 @@
-//! What all listeners of a server share: settings, and permits for connections.
+//! What all listeners of a server share: settings, budgets, and permits for connections.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,33 +13,33 @@ use super::rpc::Rpc;
 use crate::limits::{Budgets, Limits, Refusal, network};
 use crate::metrics::{Metrics, OpenConnection};
 
-/// How many connections a full server takes all the same, to say that it is full and to answer `/health` and `/ready`.
+/// How many further connections a full server accepts, to say that it is full and to answer `/health` and `/ready`.
 const RESERVED: usize = 128;
 
 /// Settings and permits of the listeners, whichever protocol they speak.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     pub(crate) tls: Option<Tls>,
-    /// Hosts that requests may be for, besides this machine's own names.
+    /// Hosts that requests may be for, besides the loopback names.
     pub(crate) allowed_hosts: Vec<String>,
-    /// The check of routes that stand in an application.
+    /// The check of routes that are mounted into an application.
     pub(super) mounted_hosts: Arc<HostCheck>,
     connections: Arc<Semaphore>,
     reserved: Arc<Semaphore>,
     max_per_address: usize,
     pub(super) budgets: Budgets,
     addresses: Arc<Addresses>,
-    /// The name of the node, as a header has it.
+    /// The name of the node, as the value of a header.
     pub(super) node: Option<HeaderValue>,
-    /// Made by the first that needs it.
+    /// Created on first use.
     pub(super) rpc: OnceLock<Rpc>,
 }
 
-/// Open connections of each address.
+/// The number of open connections from each address.
 #[derive(Debug, Default)]
 struct Addresses(Mutex<HashMap<IpAddr, usize>>);
 
-/// A permit for a connection, of all listeners together.
+/// A permit for a connection, shared by all listeners.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     _permit: OwnedSemaphorePermit,
@@ -77,7 +77,7 @@ impl Listeners {
         }
     }
 
-    /// A permit for a connection from this address, or from a unix socket; `None` when there is none left.
+    /// A permit for a connection from this address, or from a unix socket; `None` if none is left.
     pub(super) fn admit(
         &self,
         address: Option<IpAddr>,
@@ -105,7 +105,7 @@ impl Listeners {
         })
     }
 
-    /// A permit for a connection to a server that is full; `None` when there are too many of those, too.
+    /// A permit for a connection to a full server; `None` if none of those is left, either.
     pub(super) fn admit_to_full(&self) -> Option<OwnedSemaphorePermit> {
         self.reserved.clone().try_acquire_owned().ok()
     }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv6_network_counts_as_one_address_and_leaves_nothing_behind() {
+    fn an_ipv6_network_counts_as_one_address_and_is_dropped_with_its_last_connection() {
         let addresses = Arc::new(Addresses::default());
         let parse = |text: &str| network(text.parse().unwrap());
         let first = addresses.admit(parse("2001:db8::1"), 1);

@@ -1,4 +1,4 @@
-//! The OpenRPC document of `rpc.discover`.
+//! The OpenRPC document of `rpc.discover`. Its list of functions is that of `describe`.
 
 use serde_json::{Value, json};
 

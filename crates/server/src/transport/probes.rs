@@ -1,4 +1,4 @@
-//! `GET /health`, `/ready` and `/metrics`: what orchestrators and Prometheus ask.
+//! `GET /health`, `/ready` and `/metrics`, for orchestrators and Prometheus.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use super::http::{refusal, sender};
 use crate::Server;
 use crate::system::Health;
 
-/// Prometheus gives a scrape ten seconds.
-const COUNTS_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a scrape waits for the counts of the store; Prometheus gives it ten seconds by default.
+const COUNTS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The process is there and answers.
+/// The process is alive.
 pub(super) fn health(method: &Method) -> Answer {
     if !is_read_only(method) {
         return only_get();
@@ -25,7 +25,7 @@ pub(super) fn health(method: &Method) -> Answer {
     json(StatusCode::OK, &serde_json::json!({"status": "healthy"}))
 }
 
-/// Requests can be served: the store is reachable, and the server is not about to end.
+/// Requests can be served: the store is reachable, and the server does not shut down.
 pub(super) async fn ready(server: &Server, method: &Method) -> Answer {
     if !is_read_only(method) {
         return only_get();
@@ -35,7 +35,7 @@ pub(super) async fn ready(server: &Server, method: &Method) -> Answer {
         return json(StatusCode::SERVICE_UNAVAILABLE, &body);
     }
     let core = &server.core;
-    let (health, store) = core.store_health.of(core.locks.store()).await;
+    let (health, store) = core.store_health.check(core.locks.store()).await;
     let status = match health {
         Health::Unhealthy => StatusCode::SERVICE_UNAVAILABLE,
         Health::Healthy | Health::Degraded => StatusCode::OK,
@@ -46,7 +46,7 @@ pub(super) async fn ready(server: &Server, method: &Method) -> Answer {
     )
 }
 
-/// What was counted, for Prometheus.
+/// The metrics, for Prometheus.
 pub(super) async fn metrics<B>(
     server: &Server,
     request: Request<B>,
@@ -59,14 +59,14 @@ pub(super) async fn metrics<B>(
     let sender = sender(&parts.headers, connection);
     let from = sender.from.as_deref();
     let core = &server.core;
-    if let Err(why) = core.let_look("GET /metrics", &sender.credential, from) {
+    if let Err(why) = core.authorise_observer("GET /metrics", &sender.credential, from) {
         return refusal(server, why);
     }
     let _authorised = connection.map(Connection::authorised);
-    // The store can take its time, and a thousand heads would wait with it.
+    // The store can take long to answer, and the heads of a thousand requests would be kept.
     drop(parts);
-    // A store that does not answer must not keep the rest from being read.
-    let counts = timeout(COUNTS_PATIENCE, core.locks.store().counts()).await;
+    // Without an answer of the store, the other metrics are still sent.
+    let counts = timeout(COUNTS_TIMEOUT, core.locks.store().counts()).await;
     let counts = counts.ok().and_then(Result::ok);
     let text = core.metrics.render(counts, core.locks.waiting());
     let mut answer = empty(StatusCode::OK);

@@ -1,7 +1,7 @@
-//! Which path leads where.
+//! The routes of HTTP requests.
 //!
-//! What is called all the time, `/forrst` and `/rpc`, is found by comparing the path, ahead of any router. The routes can stand
-//! in an axum application, be served by [`Server::serve`], or be called as a [`tower::Service`].
+//! The frequent paths, `/forrst` and `/rpc`, are matched by comparison, before any router. The routes can be mounted into an axum
+//! application, be served by [`Server::serve`], or be called as a [`tower::Service`].
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -34,15 +34,16 @@ use crate::Server;
 /// The paths that an application can mount.
 const PATHS: [&str; 5] = ["/forrst", "/rpc", "/health", "/ready", "/metrics"];
 
+/// The message of a full server.
 pub(super) const FULL: &str = "Too many connections are open";
 
-/// How long a client of a full server has for its one request.
-pub(super) const FULL_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a client of a full server may take to send its one request.
+pub(super) const FULL_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The dashboard, and what is found nowhere.
+/// The dashboard, and the answer to unknown paths.
 static OTHERS: LazyLock<Router> = LazyLock::new(|| Server::dashboard().fallback(unknown_path));
 
-/// The routes of a server, for the hosts of one listener. Cheap to clone.
+/// The routes of a server, with the host check of one listener. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Routes {
     server: Server,
@@ -52,9 +53,9 @@ pub(super) struct Routes {
 impl Server {
     /// The server's routes, to be mounted into an application.
     ///
-    /// They are `/forrst`, `/rpc`, `/health`, `/ready` and `/metrics`. Limits on connections and silent clients are
-    /// [`serve`](Self::serve)'s; an application that mounts the routes has its own. Where the application listens is not
-    /// known here, so the routes answer for `localhost`, loopback addresses, and the hosts of
+    /// They are `/forrst`, `/rpc`, `/health`, `/ready` and `/metrics`. Only [`serve`](Self::serve) limits connections and silent
+    /// clients; an application that mounts the routes has to do so itself. The server does not know the address on which the
+    /// application listens, so the routes answer for `localhost`, loopback addresses, and the hosts of
     /// [`allow_host`](crate::ServerBuilder::allow_host), as on a loopback address.
     pub fn router(&self) -> Router {
         let routes = Routes::mounted(self);
@@ -65,8 +66,8 @@ impl Server {
     }
 }
 
-/// One HTTP request, by the routes of [`router`](Server::router), without a socket: for tests, and to be mounted into what
-/// takes a [`tower::Service`].
+/// Answers HTTP requests by the routes of [`router`](Server::router), without a socket: for tests, and for whatever mounts a
+/// [`tower::Service`].
 impl<B> tower::Service<Request<B>> for Server
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -86,7 +87,7 @@ where
     }
 }
 
-/// One request of the protocol, given as the bytes of its body: [`Server::handle`] for those who put layers around it.
+/// Answers requests of the protocol, given as the bytes of their bodies: [`Server::handle`], to be wrapped in layers.
 impl tower::Service<Bytes> for Server {
     type Response = forrst_protocol::Response;
     type Error = Infallible;
@@ -129,13 +130,13 @@ impl Routes {
     async fn respond(self, request: Request<Body>) -> Result<Response, Infallible> {
         let (mut answer, under_way) = self.answer(request, None).await;
         if let Some(under_way) = under_way {
-            // When the client has taken the answer is known to the application only.
+            // Only the application knows when the client has taken the answer.
             answer.extensions_mut().insert(Arc::new(under_way));
         }
         Ok(answer.map(Body::new))
     }
 
-    /// Answers a request, and says what it holds until its answer is taken.
+    /// Answers a request, and returns what it holds until its answer is taken.
     pub(super) async fn answer<B: RequestBody>(
         &self,
         request: Request<B>,
@@ -162,8 +163,8 @@ impl Routes {
         }
     }
 
-    /// A server that is full is still well: an orchestrator that asks for its health must not restart it. It is not ready for
-    /// more, though, and says so to all others.
+    /// A full server is still healthy, and an orchestrator must not restart it. But it is not ready for more, and refuses every
+    /// other request.
     pub(super) async fn answer_when_full<B: RequestBody>(
         &self,
         request: Request<B>,
@@ -180,7 +181,7 @@ impl Routes {
             }
             _ => {
                 // A client that is still sending does not read, and would lose the answer with the connection.
-                let _ = timeout(FULL_PATIENCE / 2, drain(request.into_body())).await;
+                let _ = timeout(FULL_REQUEST_TIMEOUT / 2, drain(request.into_body())).await;
                 forrst_answer(StatusCode::SERVICE_UNAVAILABLE, &full(&self.server))
             }
         };

@@ -1,8 +1,8 @@
 //! JSON-RPC 2.0: `forrst.call` carries a Forrst request, `rpc.discover` describes the server.
 //!
-//! `forrst.call` goes straight to the core; jsonrpsee has the other methods. The frame is read before, because jsonrpsee takes a request whose id it cannot read for a
-//! notification, and its caller would wait for ever; and the entries of a batch run side by side. Every entry is counted
-//! against its caller's rate before anything else is done with it.
+//! `forrst.call` goes directly to the core; jsonrpsee handles the other methods. Frames are parsed before jsonrpsee sees them,
+//! because it treats a request with an invalid id as a notification, and its client would wait forever; and because the entries
+//! of a batch run concurrently. Every entry is counted against its caller's rate before anything else.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -41,18 +41,18 @@ const CALL: &str = "forrst.call";
 const INVALID_PARAMS: &str =
     "Invalid params: send the Forrst request, by name or as the only element";
 
-/// For unauthenticated clients, where there is no Forrst answer to say it in.
+/// For unauthenticated clients, in answers that have no Forrst response.
 const UNAUTHORIZED_CODE: i32 = -32001;
-/// For callers that ask too often, likewise.
+/// For callers over their rate, likewise.
 const RATE_LIMITED_CODE: i32 = -32002;
 
-/// The methods that jsonrpsee answers: all but `forrst.call`, which goes straight to the core.
+/// The methods that jsonrpsee answers: all but `forrst.call`.
 #[derive(Debug)]
 pub(crate) struct Rpc {
     methods: Methods,
 }
 
-/// What the HTTP request that a frame came with says about who sent it.
+/// The client that sent a frame, as its HTTP request identifies it.
 #[derive(Clone, Default)]
 pub(super) struct Sender {
     pub(super) traceparent: Option<String>,
@@ -60,14 +60,14 @@ pub(super) struct Sender {
     pub(super) from: Option<Arc<str>>,
     /// Why the whole frame is refused, if it is.
     pub(super) refusal: Option<ErrorObject>,
-    /// For the frame and the answers to it.
+    /// For the frame and its answers.
     pub(super) room: Room,
     /// The certificate of the connection, whatever the credential is.
     pub(super) peer: Option<PeerName>,
 }
 
 impl Sender {
-    /// Returns when the sender may not send any more.
+    /// Returns when the sender's credential or certificate is revoked.
     pub(super) async fn revoked(&self, core: &Core) {
         let distrusted = async {
             match &self.peer {
@@ -82,9 +82,9 @@ impl Sender {
     }
 }
 
-/// What a method needs to know about the entry that calls it.
+/// What a method needs to know about the request that calls it.
 #[derive(Clone)]
-struct Entry {
+struct EntryContext {
     core: Arc<Core>,
     sender: Sender,
     counted: Counted,
@@ -92,7 +92,7 @@ struct Entry {
     max_errors: usize,
 }
 
-/// A message: one request or a batch, taken apart once.
+/// A message: one request, or a batch that is split into its entries.
 pub(super) struct Frame {
     text: Bytes,
     shape: Shape,
@@ -100,14 +100,14 @@ pub(super) struct Frame {
 
 enum Shape {
     NotUtf8,
-    /// What looks like a batch, and why it is none.
+    /// It starts like a batch, but is not JSON, for this reason.
     NotJson(String),
-    /// No batch. Whether it is JSON shows when it is read.
-    One,
+    /// Not a batch. Whether it is JSON is found out when it is parsed.
+    Single,
     Batch(Batch),
 }
 
-/// Where the entries of a batch are, and how many there are; of too many not all are kept.
+/// The positions of the entries of a batch, and their number; at most [`MAX_BATCH`] positions are kept.
 #[derive(Default)]
 struct Batch {
     entries: Vec<Range<usize>>,
@@ -124,7 +124,7 @@ impl Frame {
     pub(super) fn read(text: Bytes) -> Self {
         let shape = match std::str::from_utf8(&text) {
             Err(_) => Shape::NotUtf8,
-            Ok(text) if !text.trim_ascii_start().starts_with('[') => Shape::One,
+            Ok(text) if !text.trim_ascii_start().starts_with('[') => Shape::Single,
             Ok(text) => match Batch::read(text) {
                 Ok(batch) => Shape::Batch(batch),
                 Err(why) => Shape::NotJson(why.to_string()),
@@ -133,7 +133,7 @@ impl Frame {
         Self { text, shape }
     }
 
-    /// How many requests it has.
+    /// The number of requests in it.
     pub(super) fn count(&self) -> usize {
         match &self.shape {
             Shape::Batch(batch) => batch.count.clamp(1, MAX_BATCH),
@@ -192,20 +192,20 @@ impl Rpc {
     fn new(core: &Arc<Core>) -> Self {
         let document = to_raw_value(&openrpc::document(core));
         let document = document.expect("the document is plain JSON");
-        // The core comes with each call: it outlives the methods, which it must not keep alive itself.
+        // The core comes with each call. If the methods held it, the two would keep each other alive.
         let mut module = RpcModule::new(());
-        // Functions cannot be added any more: one document is enough.
+        // Built once: functions cannot be added any more.
         module
             .register_method("rpc.discover", move |_, (), extensions| {
-                let Some(entry) = extensions.get::<Entry>() else {
-                    let why = "the call has lost its server";
+                let Some(entry) = extensions.get::<EntryContext>() else {
+                    let why = "the call has no context";
                     return Err(ErrorObjectOwned::owned(
                         INTERNAL_ERROR_CODE,
                         why,
                         None::<()>,
                     ));
                 };
-                let Entry {
+                let EntryContext {
                     core,
                     sender,
                     counted,
@@ -227,7 +227,7 @@ impl Rpc {
         }
     }
 
-    /// Answers a frame; none when it has only notifications, which are not run.
+    /// Answers a frame; `None` if it has only notifications, which are not run.
     pub(super) async fn answer(
         &self,
         core: &Arc<Core>,
@@ -237,8 +237,8 @@ impl Rpc {
         let caller = core.access.caller(&sender.credential);
         let batch = match &frame.shape {
             Shape::Batch(batch) => batch,
-            Shape::One => {
-                let entry = Entry {
+            Shape::Single => {
+                let entry = EntryContext {
                     core: core.clone(),
                     counted: count(core, caller.as_ref().ok()),
                     sender,
@@ -259,10 +259,10 @@ impl Rpc {
                 return Some(not_json(why));
             }
         };
-        // All of them are under way at once.
+        // All entries are under way at once.
         let most = MAX_BATCH.min(core.limits.max_in_flight.max(1));
         if batch.count == 0 || batch.count > most {
-            // What was read of it counts.
+            // The entries that were read count against the rate.
             for _ in 0..frame.count() {
                 if let Counted::Refused(why) = count(core, caller.as_ref().ok()) {
                     return Some(refusal(NO_ID, &why));
@@ -284,7 +284,7 @@ impl Rpc {
             }
         }
         let answers = batch.entries.iter().map(|range| {
-            let entry = Entry {
+            let entry = EntryContext {
                 core: core.clone(),
                 sender: sender.clone(),
                 counted: count(core, caller.as_ref().ok()),
@@ -306,10 +306,10 @@ impl Rpc {
         (!frame.is_empty()).then(|| frame + "]")
     }
 
-    async fn answer_one(&self, text: &str, entry: Entry) -> Option<String> {
+    async fn answer_one(&self, text: &str, entry: EntryContext) -> Option<String> {
         let (id, method, params) = match Members::check(text) {
-            Ok(Kind::Request { id, method, params }) => (id, method, params),
-            Ok(Kind::Notification) => return None,
+            Ok(ParsedEntry::Request { id, method, params }) => (id, method, params),
+            Ok(ParsedEntry::Notification) => return None,
             Err((id, why)) => {
                 return Some(match entry.counted {
                     Counted::Refused(why) => refusal(id, &why),
@@ -334,7 +334,7 @@ impl Rpc {
         }
     }
 
-    /// What is said about a request that never became a frame.
+    /// The answer to an HTTP request that is refused before its body is read as a frame.
     pub(super) fn refusal(message: &str) -> Value {
         json!({
             "jsonrpc": "2.0",
@@ -344,10 +344,10 @@ impl Rpc {
     }
 }
 
-/// The id of an answer to what has none.
+/// The id of an answer to a request without a valid id.
 const NO_ID: &str = "null";
 
-enum Kind<'a> {
+enum ParsedEntry<'a> {
     Request {
         /// As it was written.
         id: &'a RawValue,
@@ -376,8 +376,12 @@ fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
 }
 
 impl<'a> Members<'a> {
-    /// What kind of frame it is, or what is wrong with it and the id to say so to: null when there is none to be read.
-    fn check(frame: &'a str) -> Result<Kind<'a>, (&'a str, &'static str)> {
+    /// Parses one entry.
+    ///
+    /// # Errors
+    ///
+    /// The id for the answer, which is null if it cannot be read, and what is wrong.
+    fn check(frame: &'a str) -> Result<ParsedEntry<'a>, (&'a str, &'static str)> {
         let frame = frame.trim_ascii();
         if !frame.starts_with('{') {
             return Err((NO_ID, "a request must be an object"));
@@ -404,9 +408,9 @@ impl<'a> Members<'a> {
             match (frame.method.and_then(text), frame.id) {
                 (Some(method), Some(id)) => {
                     let params = frame.params;
-                    return Ok(Kind::Request { id, method, params });
+                    return Ok(ParsedEntry::Request { id, method, params });
                 }
-                (Some(_), None) => return Ok(Kind::Notification),
+                (Some(_), None) => return Ok(ParsedEntry::Notification),
                 (None, _) => "`method` must be a string",
             }
         };
@@ -415,8 +419,8 @@ impl<'a> Members<'a> {
 }
 
 /// `forrst.call`.
-async fn call(id: &RawValue, params: Option<&RawValue>, entry: Entry) -> String {
-    let Entry {
+async fn call(id: &RawValue, params: Option<&RawValue>, entry: EntryContext) -> String {
+    let EntryContext {
         core,
         sender,
         counted,
@@ -448,23 +452,23 @@ async fn call(id: &RawValue, params: Option<&RawValue>, entry: Entry) -> String 
     to_json(&before, &response, "}")
 }
 
-/// The element of an array that has one.
+/// The element of an array that has exactly one.
 fn only_element(array: &str) -> Option<&str> {
     let [element]: [&RawValue; 1] = serde_json::from_str(array).ok()?;
     Some(element.get())
 }
 
-/// Callers that are not known are refused as such, and are counted elsewhere.
+/// Counts a request of a caller. Unauthenticated clients are counted elsewhere.
 fn count(core: &Core, caller: Option<&Caller>) -> Counted {
     caller.map_or(Counted::NotYet, |caller| core.count(caller))
 }
 
-/// Why a caller was refused, as the error of a method.
+/// A refusal as the error of a jsonrpsee method.
 fn refused(why: ErrorObject) -> ErrorObjectOwned {
     ErrorObjectOwned::owned(refusal_code(&why), why.message.clone(), Some(why))
 }
 
-/// The same, as a whole answer.
+/// A refusal as a whole answer.
 fn refusal(id: &str, why: &ErrorObject) -> String {
     let code = refusal_code(why);
     let error = json!({"code": code, "message": why.message, "data": why});
@@ -490,7 +494,7 @@ fn error(id: &str, code: i32, message: &str) -> String {
     with_error(id, &json!({"code": code, "message": message}))
 }
 
-/// The id is JSON as the client wrote it.
+/// `id` is JSON, as the client wrote it.
 fn with_error(id: &str, error: &Value) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
 }

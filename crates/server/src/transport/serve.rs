@@ -1,4 +1,5 @@
-//! The listening port: accepts connections, and ends those that are silent or slow.
+//! The TCP listener: accepts connections, tells HTTP/1.1 from HTTP/2, and closes connections that are idle, slow or not
+//! authorised in time. A full server still accepts a few connections, to refuse them with an answer.
 
 use std::convert::Infallible;
 use std::io;
@@ -25,7 +26,7 @@ use super::host_check::HostCheck;
 use super::intake::LimitedStream;
 use super::interrupt::run_until;
 use super::listeners::ConnectionPermit;
-use super::routes::{FULL_PATIENCE, Routes, full};
+use super::routes::{FULL_REQUEST_TIMEOUT, Routes, full};
 use super::socket::Socket;
 use super::tls::peer_name;
 use crate::Server;
@@ -34,25 +35,25 @@ use crate::limits::Refusal;
 /// What an HTTP/2 connection with prior knowledge starts with.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Longer than any handshake takes that is meant well.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The time limit for a TLS handshake; no legitimate one takes as long.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long such a client may be silent before it learns that the server is full.
+/// How long a client of a full server may be silent before it is refused without a request.
 const FULL_SILENCE: Duration = Duration::from_millis(200);
 
-/// How long what is under way on a connection has to finish once it has to go.
+/// How long calls on a connection that is being closed have to finish.
 pub(super) const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// How long after a line about connections that could not be accepted the next ones are only counted.
-const ACCEPT_ERRORS_QUIET: Duration = Duration::from_secs(10);
+/// How long after a log line about failed accepts further ones are only counted.
+const ACCEPT_ERRORS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Less than this, hyper does not take.
-const SMALLEST_HEAD: usize = 8 * 1024;
+/// The smallest limit that hyper accepts.
+const MIN_MAX_HEAD: usize = 8 * 1024;
 
 /// How many headers a request may have: hyper's own limit for HTTP/1.
 const MAX_HEADERS: usize = 100;
 
-/// What a client may send ahead over HTTP/2 before anything of it is read, on a stream and on the whole connection.
+/// The HTTP/2 flow-control windows: how much a client may send before it is read, on a stream and on the whole connection.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
@@ -61,13 +62,13 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When the address cannot be listened on.
+    /// If the address cannot be bound.
     pub async fn serve(&self, address: impl ToSocketAddrs) -> io::Result<()> {
         self.serve_on(TcpListener::bind(address).await?).await;
         Ok(())
     }
 
-    /// As [`serve`](Self::serve), on a listener that is there already.
+    /// As [`serve`](Self::serve), on a listener that is bound already.
     pub async fn serve_on(&self, listener: TcpListener) {
         let address = listener.local_addr().ok();
         let hosts = HostCheck::of_listener(&self.listeners.allowed_hosts, address);
@@ -85,31 +86,31 @@ impl Server {
                     continue;
                 }
             };
-            // Without it, small answers wait for the acknowledgement of the last one.
+            // Without it, a small answer waits for the acknowledgement of the previous one.
             let _ = stream.set_nodelay(true);
             let server = self.clone();
             match self.admit(address) {
                 Some(permit) => {
-                    let patience = self.core.limits.idle_timeout;
+                    let time_limit = self.core.limits.idle_timeout;
                     let routes = routes.clone();
                     let serve = async move {
                         let permit = Some(permit);
                         server
-                            .serve_stream(stream, address, permit, routes, patience)
+                            .serve_stream(stream, address, permit, routes, time_limit)
                             .await;
                     };
                     self.core.tasks.spawn(serve);
                 }
                 None => {
-                    let Some(turn) = self.listeners.admit_to_full() else {
+                    let Some(permit) = self.listeners.admit_to_full() else {
                         continue;
                     };
                     let routes = routes.clone();
-                    let patience = FULL_PATIENCE.min(self.core.limits.idle_timeout);
+                    let time_limit = FULL_REQUEST_TIMEOUT.min(self.core.limits.idle_timeout);
                     let serve = async move {
-                        let serve = server.serve_stream(stream, address, None, routes, patience);
-                        let _ = timeout(2 * FULL_PATIENCE, serve).await;
-                        drop(turn);
+                        let serve = server.serve_stream(stream, address, None, routes, time_limit);
+                        let _ = timeout(2 * FULL_REQUEST_TIMEOUT, serve).await;
+                        drop(permit);
                     };
                     self.core.tasks.spawn(serve);
                 }
@@ -121,26 +122,27 @@ impl Server {
         self.listeners.admit(Some(address.ip()), &self.core.metrics)
     }
 
-    /// Serves one connection over TLS or not, by the protocol that it starts with. `patience` is for each of its first steps.
+    /// Serves one connection, with or without TLS, in the protocol that it starts with. `time_limit` applies to each step
+    /// before its first request, and then as the idle timeout.
     async fn serve_stream(
         &self,
         stream: TcpStream,
         address: SocketAddr,
         permit: Option<ConnectionPermit>,
         routes: Routes,
-        patience: Duration,
+        time_limit: Duration,
     ) {
         let from: Arc<str> = address.ip().to_canonical().to_string().into();
         let max_in_flight = self.core.limits.max_in_flight;
         let bytes = self.listeners.budgets.connection();
         let metrics = &self.core.metrics;
         let Some(tls) = &self.listeners.tls else {
-            let patience_for_first = match permit {
-                Some(_) => patience,
-                None => patience.min(FULL_SILENCE),
+            let first_byte_timeout = match permit {
+                Some(_) => time_limit,
+                None => time_limit.min(FULL_SILENCE),
             };
             let first = tokio::select! {
-                first = timeout(patience_for_first, is_http2(&stream)) => first,
+                first = timeout(first_byte_timeout, is_http2(&stream)) => first,
                 () = self.core.draining.cancelled() => return,
             };
             match first {
@@ -148,7 +150,7 @@ impl Server {
                     let socket = Socket::from(stream);
                     let connection =
                         Connection::new(permit, socket.clone(), from, None, max_in_flight, bytes);
-                    self.serve_connection(socket, is_http2, routes, connection, patience)
+                    self.serve_connection(socket, is_http2, routes, connection, time_limit)
                         .await;
                 }
                 Ok(Err(_)) => {}
@@ -160,7 +162,7 @@ impl Server {
         let socket = Socket::from(stream);
         let trust = tls.trust();
         let handshake = timeout(
-            HANDSHAKE.min(patience),
+            HANDSHAKE_TIMEOUT.min(time_limit),
             tls.acceptor().accept(socket.clone()),
         );
         let accepted = tokio::select! {
@@ -184,13 +186,13 @@ impl Server {
         let lost = trust.lost(certificates.map(<[_]>::to_vec));
         let ended = async {
             lost.await;
-            // Calls that wait are refused, which their clients still get to see.
+            // Calls that wait are refused, and their clients get to read that.
             distrusted.cancel();
             sleep(LAST_ANSWERS).await;
         };
         let connection = Connection::new(permit, socket, from, peer, max_in_flight, bytes);
         let served = async {
-            self.serve_connection(stream, is_http2, routes, connection, patience)
+            self.serve_connection(stream, is_http2, routes, connection, time_limit)
                 .await;
             // A WebSocket outlives the HTTP connection it began as, and a function its caller.
             if has_name {
@@ -209,14 +211,14 @@ impl Server {
         is_http2: bool,
         routes: Routes,
         connection: Connection,
-        patience: Duration,
+        time_limit: Duration,
     ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let limits = &self.core.limits;
         let connection = Arc::new(connection);
         let state = connection.clone();
-        // Of this connection: what all connections share is counted by all threads.
+        // An `Arc` of this connection alone: threads would contend for the count of one that all connections share.
         let routes = Arc::new(routes);
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let (routes, connection) = (routes.clone(), connection.clone());
@@ -237,10 +239,10 @@ impl Server {
         });
         let stream = LimitedStream::new(stream, state.intake.clone());
         let mut stream = TimeoutStream::new(stream);
-        // A client that does not read its answer is not written to for ever.
-        stream.set_write_timeout(Some(patience));
+        // A client that does not read its answer is disconnected.
+        stream.set_write_timeout(Some(time_limit));
         let stream = TokioIo::new(Box::pin(stream));
-        let max_head = limits.max_head.max(SMALLEST_HEAD);
+        let max_head = limits.max_head.max(MIN_MAX_HEAD);
         if is_http2 {
             let count = |limit: usize| u32::try_from(limit).unwrap_or(u32::MAX);
             let served = http2::Builder::new(TokioExecutor::new())
@@ -249,20 +251,20 @@ impl Server {
                 .max_concurrent_streams(count(limits.max_in_flight.max(1)))
                 .initial_stream_window_size(STREAM_WINDOW)
                 .initial_connection_window_size(CONNECTION_WINDOW)
-                .keep_alive_interval(patience / 2)
-                .keep_alive_timeout(patience / 2)
+                .keep_alive_interval(time_limit / 2)
+                .keep_alive_timeout(time_limit / 2)
                 .serve_connection(stream, service);
             self.drive(
                 served,
                 http2::Connection::graceful_shutdown,
                 &state,
-                patience,
+                time_limit,
             )
             .await;
         } else {
             let served = http1::Builder::new()
                 .max_buf_size(max_head)
-                // A head that does not arrive is no request, and its connection is overdue.
+                // Not needed: a connection whose head does not arrive becomes overdue.
                 .header_read_timeout(None)
                 .serve_connection(stream, service)
                 .with_upgrades();
@@ -270,13 +272,13 @@ impl Server {
                 served,
                 http1::UpgradeableConnection::graceful_shutdown,
                 &state,
-                patience,
+                time_limit,
             )
             .await;
         }
     }
 
-    /// A client in the clear that has opened its connection ahead of its first request learns that the server is full, too.
+    /// Tells a client without TLS that has not sent a request yet that the server is full.
     async fn refuse_silent_client(&self, mut stream: TcpStream) {
         let body = serde_json::to_string(&full(self)).unwrap_or_default();
         let answer = format!(
@@ -285,19 +287,19 @@ impl Server {
             body.len()
         );
         if stream.write_all(answer.as_bytes()).await.is_ok() && stream.shutdown().await.is_ok() {
-            // What the client has sent and nobody has read would take the answer away from it.
+            // Unread bytes would make the kernel reset the connection, and the client would lose the answer.
             let mut rest = [0; 1024];
             while stream.read(&mut rest).await.is_ok_and(|count| count > 0) {}
         }
     }
 
-    /// Runs a connection until it ends, the client disconnects, its time is over, or the server ends.
+    /// Runs a connection until it ends, the client disconnects, it is overdue, or the server shuts down.
     async fn drive<C>(
         &self,
         served: C,
         finish: fn(Pin<&mut C>),
         state: &Connection,
-        patience: Duration,
+        time_limit: Duration,
     ) where
         C: Future<Output = hyper::Result<()>>,
     {
@@ -306,7 +308,7 @@ impl Server {
         let watch = async {
             tokio::select! {
                 () = state.disconnected() => Watched::Disconnected,
-                why = state.overdue(patience) => Watched::Overdue(why),
+                why = state.overdue(time_limit) => Watched::Overdue(why),
                 () = self.core.draining.cancelled() => Watched::Draining,
             }
         };
@@ -324,12 +326,12 @@ impl Server {
             }
             Watched::Draining => {
                 finish(served.as_mut());
-                // Calls have until the drain timeout; half a head has not.
+                // Calls have until the drain timeout; an incomplete head does not.
                 let is_unused = state.is_unused();
                 let ended = async {
                     tokio::select! {
                         () = state.disconnected() => {}
-                        _ = state.overdue(patience) => {}
+                        _ = state.overdue(time_limit) => {}
                         () = sleep(LAST_ANSWERS), if is_unused => {}
                     }
                     Ok(())
@@ -341,12 +343,12 @@ impl Server {
             Ok(()) => {}
             Err(error) if error.is_parse_too_large() => metrics.refused(Refusal::Head),
             Err(error) if error.is_timeout() => metrics.refused(Refusal::Idle),
-            Err(error) => tracing::debug!(%error, "a connection broke"),
+            Err(error) => tracing::debug!(%error, "a connection failed"),
         }
     }
 }
 
-/// What happens on a connection.
+/// The first event on a connection.
 enum Watched {
     Done(hyper::Result<()>),
     Disconnected,
@@ -354,7 +356,7 @@ enum Watched {
     Draining,
 }
 
-/// Looks at the first bytes without taking them.
+/// Peeks at the first bytes for the HTTP/2 preface.
 async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     let mut first = [0; HTTP2_PREFACE.len()];
     let mut pause = Duration::from_millis(1);
@@ -369,7 +371,7 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
         if count == HTTP2_PREFACE.len() {
             return Ok(true);
         }
-        // More has to come; there is no way to be told when.
+        // The socket stays readable, so there is no event to wait for.
         sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(500));
     }
@@ -382,22 +384,22 @@ fn too_many_headers() -> Answer {
     forrst_answer(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &response)
 }
 
-/// Connections that could not be accepted: out of file descriptors, or a client that left in between.
+/// Failed accepts: out of file descriptors, or a client that disconnected in between.
 #[derive(Debug, Default)]
 pub(super) struct AcceptErrors {
     count: u64,
     /// Until when they are only counted.
-    quiet: Option<Instant>,
+    quiet_until: Option<Instant>,
 }
 
 impl AcceptErrors {
-    /// Pauses: the next one may work.
+    /// Logs or counts a failure, and pauses before the next accept.
     pub(super) async fn note(&mut self, error: &io::Error) {
         self.count += 1;
         let now = Instant::now();
-        if self.quiet.is_none_or(|until| until <= now) {
+        if self.quiet_until.is_none_or(|until| until <= now) {
             let count = std::mem::take(&mut self.count);
-            self.quiet = Some(now + ACCEPT_ERRORS_QUIET);
+            self.quiet_until = Some(now + ACCEPT_ERRORS_INTERVAL);
             tracing::warn!(%error, count, "connections could not be accepted");
         }
         sleep(Duration::from_millis(50)).await;

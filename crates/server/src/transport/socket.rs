@@ -1,7 +1,7 @@
-//! A socket that can be watched while a protocol reads it.
+//! A socket whose end can be watched while a protocol reads it.
 //!
-//! A protocol that has stopped reading, because it has enough to do, does not see the end of the stream behind what it has not
-//! read. The kernel does: [`Socket::disconnected`] asks it.
+//! A protocol that has stopped reading, to apply backpressure, does not see the end of the stream behind bytes that it has not
+//! read. The kernel does, and [`Socket::disconnected`] waits for its event.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -15,7 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::sleep;
 
-/// How long a protocol has to read on after the client has disconnected: it may be about to see the end itself.
+/// How long a protocol may pause between reads after a disconnect before it counts as not reading: it may be about to see the
+/// end itself.
 const GRACE: Duration = Duration::from_millis(250);
 
 /// A connected socket. All clones are one.
@@ -34,7 +35,7 @@ enum Stream {
     Unix(UnixStream),
 }
 
-/// Calls the method that both kinds of streams have.
+/// Calls a method that both types of streams have.
 macro_rules! on_stream {
     ($socket:expr, $stream:ident => $call:expr) => {
         match &$socket.0.stream {
@@ -44,15 +45,15 @@ macro_rules! on_stream {
     };
 }
 
-/// Reads what there is. When that is less than would fit, there is no more, and the stream is marked as not ready: otherwise the
-/// next read would ask the kernel in vain.
+/// Reads what is available. If that is less than the buffer holds, the socket is empty, and is marked as not ready, which saves
+/// the system call of a next read that would return nothing.
 macro_rules! read {
     ($stream:expr, $buffer:expr) => {{
         let room = $buffer.remaining();
         let mut done = None;
-        // What becomes ready from here on makes the stream ready again.
+        // Bytes that arrive from here on make the stream ready again.
         let read = $stream.try_io(Interest::READABLE, || {
-            // The rest of the buffer is not touched: it may be as long as a frame is announced to be.
+            // The rest of the buffer is not initialised: it may be as long as the announced length of a frame.
             let count = $stream.try_read_buf($buffer)?;
             done = Some(());
             match count > 0 && count < room {
@@ -82,7 +83,7 @@ impl Socket {
         Self(Arc::new(Inner { stream, reads }))
     }
 
-    /// Returns when the client has disconnected and nobody reads what it has left behind.
+    /// Returns when the client has disconnected, and its last bytes are not being read.
     pub(super) async fn disconnected(&self) {
         while !self.peer_closed().await.is_ok_and(Ready::is_read_closed) {
             sleep(GRACE).await;
@@ -96,7 +97,7 @@ impl Socket {
         }
     }
 
-    /// Priority data is not subscribed to, so only the end of the peer's side wakes this, whatever there is to be read.
+    /// `PRIORITY` has no data here, so only the end of the peer's side wakes this, even if there are bytes to read.
     #[cfg(target_os = "linux")]
     async fn peer_closed(&self) -> io::Result<Ready> {
         on_stream!(self, stream => stream.ready(Interest::PRIORITY).await)
@@ -168,7 +169,7 @@ impl AsyncWrite for Socket {
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ended = on_stream!(self, stream => shutdown(stream, Shutdown::Write));
         Poll::Ready(match ended {
-            // The client was faster.
+            // The client has closed it already.
             Ok(()) | Err(rustix::io::Errno::NOTCONN) => Ok(()),
             Err(error) => Err(error.into()),
         })
@@ -182,9 +183,9 @@ mod tests {
 
     use super::*;
 
-    /// What arrives between a read that empties the socket and the note that it is empty must still wake the reader.
+    /// Bytes that arrive between a read that empties the socket and its mark as not ready must still wake the reader.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn nothing_that_arrives_is_overlooked() {
+    async fn bytes_that_arrive_while_the_socket_is_marked_as_empty_wake_the_reader() {
         let (here, mut there) = UnixStream::pair().unwrap();
         let mut socket = Socket::from(here);
         let sent = 50_000;

@@ -1,4 +1,5 @@
-//! TLS: certificates from files that can be read again while the server runs.
+//! TLS, with certificates from files that can be reloaded while the server runs. After a reload, open connections are closed if
+//! their client certificates are no longer trusted.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,21 +19,21 @@ use x509_parser::prelude::FromDer;
 
 use crate::access::{PeerName, SpareDescriptors, is_out_of_descriptors};
 
-/// Where the certificates are, all in PEM.
+/// The files of the certificates, all in PEM.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// The server's certificate, and those that lead to its authority.
+    /// The server's certificate chain.
     pub certificate: PathBuf,
     /// The private key of the certificate.
     pub key: PathBuf,
-    /// The authority that clients' certificates have to be from; clients need none when omitted.
+    /// The authority of client certificates; `None` if clients need no certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Why there is no TLS.
+/// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or does not have what it should.
+    /// A file cannot be read, or has the wrong content.
     #[error("cannot use {}: {source}", .path.display())]
     File {
         /// The file.
@@ -40,10 +41,10 @@ pub enum TlsError {
         /// Why not.
         source: rustls::pki_types::pem::Error,
     },
-    /// A file has no certificate in it.
+    /// A file has no certificate.
     #[error("there is no certificate in {}", .0.display())]
     Empty(PathBuf),
-    /// The files are readable, and do not fit together.
+    /// The files can be read, but do not fit together.
     #[error("the certificates cannot be used: {0}")]
     Unfit(String),
 }
@@ -52,7 +53,7 @@ pub enum TlsError {
 #[derive(Clone)]
 pub struct Tls {
     files: Arc<TlsFiles>,
-    /// Replaced when the files are read again; connections that are open then ask whether they are still trusted.
+    /// Replaced by a reload; open connections then check whether they are still trusted.
     settings: Arc<watch::Sender<Settings>>,
     spare: Arc<SpareDescriptors>,
 }
@@ -60,7 +61,7 @@ pub struct Tls {
 #[derive(Clone)]
 struct Settings {
     config: Arc<ServerConfig>,
-    /// Judges the certificates of clients; `None` when they need none.
+    /// Verifies client certificates; `None` if clients need none.
     clients: Option<Arc<dyn ClientCertVerifier>>,
 }
 
@@ -69,7 +70,7 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// When one of them cannot be read, or they do not fit together.
+    /// If one of them cannot be read, or they do not fit together.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let settings = configure(&files)?;
         Ok(Self {
@@ -79,8 +80,8 @@ impl Tls {
         })
     }
 
-    /// Reads the files again. What counted before still counts when that fails. Connections of clients whose certificates are not
-    /// trusted any more are closed.
+    /// Reads the files again; if that fails, the previous ones stay in force. Connections of clients whose certificates are no
+    /// longer trusted are closed.
     ///
     /// # Errors
     ///
@@ -92,7 +93,7 @@ impl Tls {
         Ok(())
     }
 
-    /// Whether clients have to show a certificate.
+    /// Whether clients need a certificate.
     pub fn asks_clients(&self) -> bool {
         self.files.client_ca.is_some()
     }
@@ -101,7 +102,7 @@ impl Tls {
         self.settings.borrow().config.clone().into()
     }
 
-    /// What a connection watches, from before its handshake on.
+    /// Watches for reloads; a connection takes it before its handshake, so that it misses none.
     pub(super) fn trust(&self) -> Trust {
         Trust(self.settings.subscribe())
     }
@@ -111,16 +112,18 @@ impl Tls {
 pub(super) struct Trust(watch::Receiver<Settings>);
 
 impl Trust {
-    /// Returns when the certificates, the client's own first, are trusted no more. Costs nothing until files are read again.
+    /// Returns when the client's certificate chain is no longer trusted. Costs nothing until a reload.
     pub(super) async fn lost(mut self, certificates: Option<Vec<CertificateDer<'static>>>) {
         let certificates = certificates.unwrap_or_default();
         while self.0.changed().await.is_ok() {
             let clients = self.0.borrow_and_update().clients.clone();
             let Some(clients) = clients else { continue };
-            let is_trusted = certificates.split_first().is_some_and(|(own, between)| {
-                let now = UnixTime::now();
-                clients.verify_client_cert(own, between, now).is_ok()
-            });
+            let is_trusted = certificates
+                .split_first()
+                .is_some_and(|(own, intermediates)| {
+                    let now = UnixTime::now();
+                    clients.verify_client_cert(own, intermediates, now).is_ok()
+                });
             if !is_trusted {
                 return;
             }
@@ -189,8 +192,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     Ok(all)
 }
 
-/// Who is at the other end: the first alternative name of their certificate that names a caller, else its common name. The
-/// authority that vouches for it was checked with the handshake.
+/// The name of a client: the first subject alternative name of its certificate that can name a caller, else its common name. The
+/// certificate was verified in the handshake.
 pub(super) fn peer_name(certificates: Option<&[CertificateDer<'_>]>) -> Option<PeerName> {
     let (_, certificate) = X509Certificate::from_der(certificates?.first()?).ok()?;
     let alternatives = certificate.subject_alternative_name().ok().flatten();

@@ -1,6 +1,6 @@
 //! Forrst requests and responses as frames over a unix socket: four bytes of length, big-endian, then the JSON.
 //!
-//! Responses come in the order in which they are ready; their `id` says whose they are.
+//! Responses are sent in the order in which they are ready; clients match them by `id`.
 
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -27,33 +27,33 @@ use crate::access::Credential;
 use crate::core::Origin;
 use crate::limits::Refusal;
 
-/// A neighbour on the same machine may be silent for long; a connection that breaks is seen at once.
-const IDLE: Duration = Duration::from_secs(60 * 60);
+/// A local client may be silent for long; its disconnect is noticed at once.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
-/// How many bytes are written at once, at least, if as many are ready.
+/// Answers are buffered up to this many bytes, and then written at once.
 const WRITTEN_AT_ONCE: usize = 256 * 1024;
 
-/// How long a client that is turned away has to hear it.
-const LAST_WORD: Duration = Duration::from_secs(1);
+/// How long a client that is refused has to read that.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Serves on a unix socket until the server shuts down. Only the user who runs the server may connect, and needs no key:
-    /// that user could read the keys file, and the locks, as well.
+    /// Serves on a unix socket until the server shuts down. Only the user who runs the server may connect, without a key, because
+    /// that user can also read the keys file and the store.
     ///
     /// # Errors
     ///
-    /// When the socket cannot be made: another server listens on it, or the path is no socket.
+    /// If the socket cannot be created: another server listens on it, or the path is not a socket.
     pub async fn serve_unix(&self, path: impl AsRef<Path>) -> io::Result<()> {
         self.bind_unix(path.as_ref()).await?.await;
         Ok(())
     }
 
-    /// As [`serve_unix`](Self::serve_unix), in two steps: clients can connect as soon as this returns, and are served when what
-    /// it returns is awaited.
+    /// As [`serve_unix`](Self::serve_unix), in two steps: clients can connect as soon as this returns, and are served while the
+    /// returned future is awaited.
     ///
     /// # Errors
     ///
-    /// When the socket cannot be made.
+    /// If the socket cannot be created.
     pub async fn bind_unix(
         &self,
         path: &Path,
@@ -85,12 +85,12 @@ impl Server {
     }
 }
 
-/// A socket file that nobody listens on is left from a server that was killed.
+/// Binds the socket. A socket file without a listener is left over from a server that was killed, and is replaced.
 async fn bind(path: &Path) -> io::Result<UnixListener> {
     use std::os::unix::fs::FileTypeExt;
     if let Ok(metadata) = std::fs::symlink_metadata(path) {
         if !metadata.file_type().is_socket() {
-            let message = format!("{} is there and is no socket", path.display());
+            let message = format!("{} exists and is not a socket", path.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
         }
         if UnixStream::connect(path).await.is_ok() {
@@ -104,7 +104,7 @@ async fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Somebody may have connected in the moment before the file had its mode.
+/// Another user may have connected before the mode of the file was set.
 fn is_from_another_user(stream: &UnixStream, owner: u32) -> bool {
     let peer = stream.peer_cred();
     !peer.is_ok_and(|peer| peer.uid() == owner || peer.uid() == 0)
@@ -118,11 +118,11 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
     let mut codec = LengthDelimitedCodec::new();
     codec.set_max_frame_length(u32::MAX as usize);
     let mut outgoing = FramedWrite::new(writer, codec);
-    // What is ready together is written together.
+    // Answers that are ready together are written together.
     outgoing.set_backpressure_boundary(WRITTEN_AT_ONCE);
     if permit.is_none() {
         let error = ErrorObject::new(ErrorCode::Unavailable, "Too many connections are open");
-        let _ = timeout(LAST_WORD, outgoing.send(refusal(server, error))).await;
+        let _ = timeout(REFUSAL_TIMEOUT, outgoing.send(refusal(server, error))).await;
         return;
     }
     let limits = &server.core.limits;
@@ -130,9 +130,9 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
     let rules = Rules {
         max_in_flight: limits.max_in_flight,
         account: SessionAccount::new(server, &Credential::Local, Some(from.clone()), intake),
-        idle_timeout: IDLE,
+        idle_timeout: IDLE_TIMEOUT,
         keep_alive: None,
-        goodbye: None,
+        close: None,
         too_slow: too_slow(server),
         draining: server.core.draining.child_token(),
         metrics: server.core.metrics.clone(),
@@ -140,12 +140,12 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
     let codec = LengthDelimitedCodec::builder()
         .max_frame_length(limits.max_body)
         .new_codec();
-    // Where the frame after one that is too large starts is not known.
+    // After a frame that is too large, the start of the next one is not known.
     let incoming = FramedRead::new(reader, codec)
         .take_while(|frame| std::future::ready(!is_broken_connection(frame)))
         .map(|frame| match frame {
             Ok(frame) => Incoming::Request(frame),
-            Err(_) => Incoming::Last(too_large(server)),
+            Err(_) => Incoming::Violation(too_large(server)),
         });
     let answer = |frame: BytesMut, room| {
         let server = server.clone();

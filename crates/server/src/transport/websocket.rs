@@ -1,4 +1,4 @@
-//! JSON-RPC over a WebSocket.
+//! JSON-RPC over a WebSocket: a [`session`] whose frames are messages. It is closed when its credential is revoked.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use super::session::{self, Incoming, Rules, SessionAccount};
 use crate::Server;
 use crate::limits::Refusal;
 
-/// The head of a ping, a pong or a close as a client sends it.
-const CONTROL_HEAD: usize = 6;
+/// The length of the header of a masked control frame.
+const CONTROL_HEADER: usize = 6;
 
-/// What each WebSocket reads at once, and keeps for that.
+/// The read buffer of each WebSocket.
 const READ_BUFFER: usize = 8 * 1024;
 
 pub(super) fn accept(
@@ -51,7 +51,7 @@ async fn run(
 ) {
     let limits = &server.core.limits;
     let draining = server.core.draining.child_token();
-    let goodbye = CloseFrame {
+    let close = CloseFrame {
         code: close_code::AWAY,
         reason: "the server is shutting down".into(),
     };
@@ -68,7 +68,7 @@ async fn run(
         ),
         idle_timeout: limits.idle_timeout,
         keep_alive: Some(Message::Ping(Bytes::new())),
-        goodbye: Some(Message::Close(Some(goodbye))),
+        close: Some(Message::Close(Some(close))),
         too_slow: too_slow(),
         draining: draining.clone(),
         metrics: server.core.metrics.clone(),
@@ -76,7 +76,7 @@ async fn run(
     let (outgoing, incoming) = socket.split();
     let is_shutting_down = server.core.draining.clone();
     let outgoing = outgoing.with(move |message| {
-        // The session says goodbye in one way; why it ends is known here.
+        // The session has one close message; whether it ends by a shutdown or a revocation is known only here.
         let message = match message {
             Message::Close(Some(frame))
                 if frame.code == close_code::AWAY && !is_shutting_down.is_cancelled() =>
@@ -98,10 +98,10 @@ async fn run(
         .map(|message| match message {
             Ok(Message::Text(text)) => Incoming::Request(Frame::read(Bytes::from(text))),
             Ok(Message::Binary(bytes)) => Incoming::Request(Frame::read(bytes)),
-            Ok(control) => Incoming::Other(CONTROL_HEAD + session::Message::length(&control)),
+            Ok(control) => Incoming::Control(CONTROL_HEADER + session::Message::length(&control)),
             Err(_) => {
                 server.core.metrics.refused(Refusal::Body);
-                Incoming::Last(too_large())
+                Incoming::Violation(too_large())
             }
         });
     let answer = |frame: Frame, room| {
@@ -123,7 +123,7 @@ async fn run(
     };
     let ended = async {
         sender.revoked(&server.core).await;
-        // Calls that wait are refused, which the client still gets to see.
+        // Calls that wait are refused, and the client gets to read that.
         draining.cancel();
         sleep(LAST_ANSWERS).await;
     };
@@ -161,7 +161,7 @@ fn too_slow() -> Message {
     }))
 }
 
-/// Any other error is a connection that broke.
+/// Any other error is a failed connection.
 fn is_too_large(error: &axum::Error) -> bool {
     // The kind of the error is that of a crate of axum's, in a version of its choice.
     error.to_string().contains("too long")

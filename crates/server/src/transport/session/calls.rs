@@ -1,4 +1,4 @@
-//! The calls of a session: what has come in together runs together.
+//! Runs the calls of a session. Requests that arrived together are polled together: in place if they are few, else on all threads.
 
 use std::future::Future;
 use std::mem;
@@ -10,46 +10,46 @@ use futures_util::poll;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
-use super::{Held, Message, Received};
+use super::{FrameHold, Message, Received};
 use crate::limits::Room;
 
-/// How many requests run together at most, and how many bytes their answers may have as far as is known: those of a client that does
-/// not read are kept.
-const TOGETHER: usize = 64;
-const BYTES_TOGETHER: usize = 256 * 1024;
+/// How many requests run together at most, and how many bytes their answers are expected to have at most, because answers are kept
+/// until the client reads them.
+const MAX_TOGETHER: usize = 64;
+const MAX_BYTES_TOGETHER: usize = 256 * 1024;
 
-/// With fewer calls than this, a task of their own costs more than it gains.
-const FEWEST_IN_A_TASK: usize = 16;
+/// With fewer calls than this, a task costs more than it gains.
+const MIN_CALLS_PER_TASK: usize = 16;
 
 type Call<M> = Pin<Box<dyn Future<Output = Done<M>> + Send>>;
 
 /// A call that has ended.
 pub(super) struct Done<M> {
-    /// `None` where there is nothing to say.
+    /// `None` if there is nothing to send.
     pub(super) answer: Option<M>,
-    pub(super) held: Held,
+    pub(super) hold: FrameHold,
 }
 
-/// Some calls that were run as far as they got without waiting.
-struct Batch<M> {
+/// Calls that were polled once.
+struct Polled<M> {
     done: Vec<Done<M>>,
     waiting: Vec<Call<M>>,
 }
 
-/// Dropped, it drops what is under way: waiting calls leave their queues.
+/// The calls under way. When it is dropped, so are they, and waiting calls leave their queues.
 pub(super) struct Calls<M> {
     free: usize,
-    /// Those that have their permits and have not run yet.
+    /// Calls that have their permits, and were not polled yet.
     begun: Vec<Call<M>>,
-    /// How many requests they have: one that is a batch has many.
+    /// How many requests they have; a batch has several.
     begun_requests: usize,
-    tasks: JoinSet<Batch<M>>,
+    tasks: JoinSet<Polled<M>>,
     workers: usize,
-    /// How many bytes the answer to a request has lately had.
+    /// The recent size of an answer, in bytes.
     usual_answer: usize,
 }
 
-/// A call has panicked outside of what catches panics, and has taken its permits with it.
+/// A call has panicked where nothing catches panics, and its permits are lost.
 #[derive(Debug)]
 pub(super) struct Panicked;
 
@@ -62,7 +62,7 @@ impl<M: Message> Calls<M> {
             tasks: JoinSet::new(),
             workers: Handle::current().metrics().num_workers(),
             // Not known yet.
-            usual_answer: BYTES_TOGETHER / 16,
+            usual_answer: MAX_BYTES_TOGETHER / 16,
         }
     }
 
@@ -70,9 +70,9 @@ impl<M: Message> Calls<M> {
         next.permits > self.free
     }
 
-    /// Takes the permits of a call that may begin now; `false` if it may not.
+    /// Takes the permits of a call, if it may begin now.
     pub(super) fn take<R>(&mut self, next: &Received<R>) -> bool {
-        let most = (BYTES_TOGETHER / self.usual_answer).clamp(1, TOGETHER);
+        let most = (MAX_BYTES_TOGETHER / self.usual_answer).clamp(1, MAX_TOGETHER);
         let is_enough = self.begun_requests > 0 && self.begun_requests + next.permits > most;
         let may_begin = !is_enough && !self.lack_permits_for(next);
         if may_begin {
@@ -82,7 +82,7 @@ impl<M: Message> Calls<M> {
         may_begin
     }
 
-    /// Begins a call that has its permits: it runs with the next [`advance`](Self::advance).
+    /// Begins a call that has its permits. It is polled by the next [`advance`](Self::advance).
     pub(super) fn begin<R, Fut>(
         &mut self,
         next: Received<R>,
@@ -101,11 +101,11 @@ impl<M: Message> Calls<M> {
             if let Some(answer) = &answer {
                 room.answered(answer.length());
             }
-            let held = Held {
+            let hold = FrameHold {
                 permits,
                 _room: room,
             };
-            Done { answer, held }
+            Done { answer, hold }
         }));
     }
 
@@ -113,7 +113,7 @@ impl<M: Message> Calls<M> {
         self.free += permits;
     }
 
-    /// How many have begun and not run yet.
+    /// How many calls have begun, and were not polled yet.
     pub(super) fn begun(&self) -> usize {
         self.begun.len()
     }
@@ -122,62 +122,62 @@ impl<M: Message> Calls<M> {
         !self.tasks.is_empty()
     }
 
-    /// Runs what has begun, here if it is little, else on all threads; gives what is done at once. What has to wait goes on in
-    /// tasks of its own.
+    /// Polls the calls that have begun: in place if they are few, else on all threads. Returns those that are done. Each call
+    /// that has to wait goes on in a task of its own.
     pub(super) async fn advance(&mut self) -> Vec<Done<M>> {
         let mut begun = mem::take(&mut self.begun);
         self.begun_requests = 0;
-        let parts = (begun.len() / FEWEST_IN_A_TASK).min(self.workers);
+        let parts = (begun.len() / MIN_CALLS_PER_TASK).min(self.workers);
         if parts < 2 {
-            let batch = advance(begun).await;
-            return self.done(batch);
+            let polled = poll_once(begun).await;
+            return self.done(polled);
         }
         let size = begun.len().div_ceil(parts);
         while !begun.is_empty() {
             let rest = begun.split_off(size.min(begun.len()));
-            self.tasks.spawn(advance(mem::replace(&mut begun, rest)));
+            self.tasks.spawn(poll_once(mem::replace(&mut begun, rest)));
         }
         Vec::new()
     }
 
-    /// What one of the tasks has done; `None` where there are none.
+    /// The calls that the next task has completed; `None` if there are no tasks.
     pub(super) async fn next(&mut self) -> Option<Result<Vec<Done<M>>, Panicked>> {
-        let batch = self.tasks.join_next().await?;
-        Some(match batch {
-            Ok(batch) => Ok(self.done(batch)),
+        let polled = self.tasks.join_next().await?;
+        Some(match polled {
+            Ok(polled) => Ok(self.done(polled)),
             Err(_) => Err(Panicked),
         })
     }
 
-    fn done(&mut self, batch: Batch<M>) -> Vec<Done<M>> {
-        for call in batch.waiting {
+    fn done(&mut self, polled: Polled<M>) -> Vec<Done<M>> {
+        for call in polled.waiting {
             self.tasks.spawn(async move {
-                Batch {
+                Polled {
                     done: vec![call.await],
                     waiting: Vec::new(),
                 }
             });
         }
-        for Done { answer, held } in &batch.done {
-            let length = answer.as_ref().map_or(0, M::length) / held.permits.max(1);
+        for Done { answer, hold } in &polled.done {
+            let length = answer.as_ref().map_or(0, M::length) / hold.permits.max(1);
             // Grows at once and shrinks slowly.
             let usual = self.usual_answer;
             self.usual_answer = length.max(usual - usual / 8).max(1);
         }
-        batch.done
+        polled.done
     }
 }
 
-async fn advance<M>(calls: Vec<Call<M>>) -> Batch<M> {
-    let mut batch = Batch {
+async fn poll_once<M>(calls: Vec<Call<M>>) -> Polled<M> {
+    let mut polled = Polled {
         done: Vec::with_capacity(calls.len()),
         waiting: Vec::new(),
     };
     for mut call in calls {
         match poll!(&mut call) {
-            Poll::Ready(done) => batch.done.push(done),
-            Poll::Pending => batch.waiting.push(call),
+            Poll::Ready(done) => polled.done.push(done),
+            Poll::Pending => polled.waiting.push(call),
         }
     }
-    batch
+    polled
 }

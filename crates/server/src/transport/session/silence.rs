@@ -1,60 +1,59 @@
-//! When a client has been silent for so long that it is asked whether it is there, or given up.
+//! The idle timeout of a session: a silent client gets a ping at half of the time, and is disconnected at its end.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a client has said nothing.
+/// How long a client has sent nothing.
 pub(super) struct Silence {
     since: Instant,
     limit: Duration,
-    /// Whether the client is asked, at half of the time, if it is there.
-    pub(super) is_asked_about: bool,
-    has_asked: bool,
+    /// Whether the client gets a ping at half of the limit.
+    pub(super) sends_pings: bool,
+    has_pinged: bool,
 }
 
-/// What is to be done about a silent client.
-pub(super) enum Silent {
-    /// It is to be asked.
-    ForLong,
-    TooLong,
+/// What is due for a silent client.
+pub(super) enum IdleAction {
+    Ping,
+    Close,
 }
 
 impl Silence {
-    pub(super) fn new(limit: Duration, is_asked_about: bool) -> Self {
+    pub(super) fn new(limit: Duration, sends_pings: bool) -> Self {
         Self {
             since: Instant::now(),
             limit,
-            is_asked_about,
-            has_asked: false,
+            sends_pings,
+            has_pinged: false,
         }
     }
 
     pub(super) fn ends(&mut self) {
         self.since = Instant::now();
-        self.has_asked = false;
+        self.has_pinged = false;
     }
 
-    /// The client is being asked.
-    pub(super) fn asked(&mut self) {
-        self.has_asked = true;
+    /// A ping was sent.
+    pub(super) fn pinged(&mut self) {
+        self.has_pinged = true;
     }
 
-    pub(super) fn at(&self, now: Instant) -> Option<Silent> {
+    pub(super) fn at(&self, now: Instant) -> Option<IdleAction> {
         if self.since + self.limit <= now {
-            return Some(Silent::TooLong);
+            return Some(IdleAction::Close);
         }
-        let asks = self.is_asked_about && !self.has_asked && self.since + self.limit / 2 <= now;
-        asks.then_some(Silent::ForLong)
+        let is_due = self.sends_pings && !self.has_pinged && self.since + self.limit / 2 <= now;
+        is_due.then_some(IdleAction::Ping)
     }
 
-    /// When to look again.
+    /// When to check again.
     pub(super) fn due(&self, now: Instant) -> Instant {
-        let limit = match self.is_asked_about && !self.has_asked {
+        let limit = match self.sends_pings && !self.has_pinged {
             true => self.limit / 2,
             false => self.limit,
         };
-        // Where it is over and does not count for now, it may count in a while.
+        // A client that is overdue may be exempt for now, while its calls run or it is not read from. It is checked again later.
         (self.since + limit).max(now + self.limit / 8)
     }
 }

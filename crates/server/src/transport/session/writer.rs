@@ -1,4 +1,4 @@
-//! Writes what a session answers: whatever is ready together goes out in one write.
+//! Writes the answers of a session: all that are ready together go out in one write.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -8,35 +8,35 @@ use std::time::Duration;
 use futures_util::{Sink, SinkExt};
 use tokio::time::{Instant, timeout};
 
-use super::{Held, LAST_ANSWERS, Message};
+use super::{FrameHold, LAST_ANSWERS, Message};
 
 /// How many answers go out in one write at most.
 const WRITTEN_AT_ONCE: usize = 256;
 
-/// With so many bytes to be written, nothing more is read: a client that does not read its answers gets no more of them.
-const ENOUGH: usize = 256 * 1024;
+/// With this many bytes to be written, nothing more is read: a client that does not read its answers gets no more of them.
+const MAX_UNWRITTEN: usize = 256 * 1024;
 
 pub(super) struct Writer<M, Out> {
     outgoing: Out,
-    ready: VecDeque<(M, Option<Held>)>,
-    /// Of all that is ready.
+    ready: VecDeque<(M, Option<FrameHold>)>,
+    /// The length of all messages that are ready.
     bytes: usize,
-    /// How many of those that are ready belong to the write that is under way.
+    /// How many of the ready messages belong to the write that is under way.
     left: usize,
     /// Given back when that write is done.
-    written: Vec<Held>,
+    written: Vec<FrameHold>,
     /// When it began.
     since: Option<Instant>,
-    patience: Duration,
+    write_timeout: Duration,
 }
 
-/// The connection broke.
+/// The connection failed.
 #[derive(Debug)]
 pub(super) struct Broken;
 
 impl<M: Message, Out: Sink<M> + Unpin> Writer<M, Out> {
-    /// `patience` is how long one write may take.
-    pub(super) fn new(outgoing: Out, patience: Duration) -> Self {
+    /// `write_timeout` is how long one write may take.
+    pub(super) fn new(outgoing: Out, write_timeout: Duration) -> Self {
         Self {
             outgoing,
             ready: VecDeque::new(),
@@ -44,30 +44,30 @@ impl<M: Message, Out: Sink<M> + Unpin> Writer<M, Out> {
             left: 0,
             written: Vec::new(),
             since: None,
-            patience,
+            write_timeout,
         }
     }
 
-    pub(super) fn push(&mut self, message: M, held: Option<Held>) {
+    pub(super) fn push(&mut self, message: M, hold: Option<FrameHold>) {
         self.bytes += message.length();
-        self.ready.push_back((message, held));
+        self.ready.push_back((message, hold));
     }
 
     pub(super) fn is_idle(&self) -> bool {
         self.ready.is_empty() && self.since.is_none()
     }
 
-    /// Enough is ready: what comes in next can wait until this has been written.
+    /// Whether so much is ready that no further calls are run until some of it is written.
     pub(super) fn is_full(&self) -> bool {
-        self.ready.len() >= WRITTEN_AT_ONCE || self.bytes >= ENOUGH
+        self.ready.len() >= WRITTEN_AT_ONCE || self.bytes >= MAX_UNWRITTEN
     }
 
-    /// When the client has had enough time to take what is being written.
+    /// When the write that is under way times out.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.since.map(|since| since + self.patience)
+        self.since.map(|since| since + self.write_timeout)
     }
 
-    /// One write, which goes on where it was when this is dropped. Gives the number of permits that are free again.
+    /// Does one write. If the future is dropped, the next call resumes it. Returns the number of permits that are free again.
     pub(super) async fn write(&mut self) -> Result<usize, Broken> {
         poll_fn(|cx| self.poll_write(cx)).await
     }
@@ -80,29 +80,29 @@ impl<M: Message, Out: Sink<M> + Unpin> Writer<M, Out> {
         while self.left > 0 {
             ready!(self.outgoing.poll_ready_unpin(cx)).map_err(|_| Broken)?;
             self.left -= 1;
-            if let Some((message, held)) = self.ready.pop_front() {
+            if let Some((message, hold)) = self.ready.pop_front() {
                 self.bytes -= message.length();
                 let sent = self.outgoing.start_send_unpin(message);
                 sent.map_err(|_| Broken)?;
-                self.written.extend(held);
+                self.written.extend(hold);
             }
         }
         ready!(self.outgoing.poll_flush_unpin(cx)).map_err(|_| Broken)?;
         self.since = None;
-        let permits = self.written.drain(..).map(|held| held.permits);
+        let permits = self.written.drain(..).map(|hold| hold.permits);
         Poll::Ready(Ok(permits.sum()))
     }
 
-    /// Writes what is ready, and closes the connection as its protocol wants it.
+    /// Writes what is ready, and closes the connection.
     pub(super) async fn finish(mut self) {
-        let patience = LAST_ANSWERS.min(self.patience);
+        let time_limit = LAST_ANSWERS.min(self.write_timeout);
         let finish = async {
             while !self.is_idle() {
                 self.write().await?;
             }
             self.outgoing.close().await.map_err(|_| Broken)
         };
-        // The client may be gone.
-        let _ = timeout(patience, finish).await;
+        // The client may have disconnected.
+        let _ = timeout(time_limit, finish).await;
     }
 }
