@@ -1,5 +1,6 @@
 //! JSON-RPC over a WebSocket: a [`session`] whose frames are messages. It is closed when its credential is revoked.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use axum::extract::WebSocketUpgrade;
@@ -8,6 +9,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use tokio::time::sleep;
+use tokio_tungstenite::tungstenite;
 
 use super::connection::Connection;
 use super::interrupt::run_until;
@@ -161,10 +163,11 @@ fn too_slow() -> Message {
     }))
 }
 
-/// Any other error is a failed connection.
+/// Whether the client sent too large a message. Any other error is a failed connection.
 fn is_too_large(error: &axum::Error) -> bool {
-    // The kind of the error is that of a crate of axum's, in a version of its choice.
-    error.to_string().contains("too long")
+    // Downcast works because the workspace uses the same version of tungstenite as axum.
+    let error = error.source().and_then(<dyn Error>::downcast_ref);
+    matches!(error, Some(tungstenite::Error::Capacity(_)))
 }
 
 fn too_large() -> Message {
