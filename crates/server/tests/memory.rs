@@ -1,4 +1,4 @@
-//! What a request costs: memory in proportion to its size, and an answer that is no larger than it deserves.
+//! The cost of a request: memory in proportion to its size, and an answer that is hardly longer than the request.
 
 #[path = "it/functions/mod.rs"]
 mod functions;
@@ -27,10 +27,10 @@ static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 const MIB: usize = 1024 * 1024;
 
-/// How many times its own size a request may cost while it is answered.
+/// How many times its own size a request may take in memory while it is answered.
 const MOST_TIMES: usize = 8;
 
-/// How much longer than a bad request its answer may be.
+/// How much longer than an invalid request its answer may be.
 const LONGER: usize = 64 * 1024;
 
 const ACQUIRE: &str = "urn:cline:forrst:ext:atomic-lock:fn:acquire";
@@ -43,7 +43,7 @@ fn server() -> Server {
     register(builder, &Seen::default()).build().unwrap()
 }
 
-/// Elements, comma-separated, until there is a mebibyte of them.
+/// Elements, separated by commas, up to a mebibyte.
 fn mebibyte_of(element: impl Fn(usize) -> String) -> String {
     let mut text = String::with_capacity(MIB + 1024);
     for index in 0.. {
@@ -171,7 +171,7 @@ fn a_request_costs_a_few_times_its_size() {
     let mut too_much = Vec::new();
     runtime.block_on(async {
         let server = server();
-        // What is built once, such as validators.
+        // Builds what is built only once, such as validators.
         server
             .handle(request("test.sleep", "{}", "").as_bytes())
             .await;
@@ -191,7 +191,7 @@ fn a_request_costs_a_few_times_its_size() {
 }
 
 #[test]
-fn a_waiting_call_keeps_what_it_was_sent_once() {
+fn a_waiting_call_keeps_one_copy_of_its_request() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -234,9 +234,9 @@ struct Late {
     bytes: usize,
 }
 
-/// Even when the results of a function have been small so far.
+/// Even if the results of a function have been small so far.
 #[test]
-fn results_that_no_client_takes_stay_within_the_budget() {
+fn results_that_no_client_reads_stay_within_the_budget() {
     const BUDGET: usize = 16 * MIB;
     const CALLS: usize = 200;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -302,7 +302,7 @@ fn results_that_no_client_takes_stay_within_the_budget() {
             let body: Value = serde_json::from_slice(&body).unwrap();
             assert_eq!(body["errors"][0]["code"], "INTERNAL_ERROR", "{body}");
         }
-        // Calls of that function are now refused before they run; others are not.
+        // Calls of this function are now refused before they run; calls of others are not.
         let answer = post(&router, "/forrst", large.clone()).await;
         assert_eq!(answer.status(), 429);
         assert_eq!(seen.started(), CALLS + 1);
@@ -379,7 +379,7 @@ fn bad_request() -> impl Strategy<Value = Value> {
         })
 }
 
-/// A member that stands in an object twice.
+/// The same request, with repeated members.
 fn with_repeated_keys(request: &Value) -> String {
     let text = request.to_string();
     let again: String = (0..80)
@@ -437,7 +437,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, max_shrink_iters: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_answer_to_bad_input_is_hardly_longer_than_the_input(bad in bad()) {
+    fn an_answer_to_invalid_input_is_hardly_longer_than_the_input(bad in bad()) {
         static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
         static SERVER: LazyLock<Server> = LazyLock::new(server);
         let length = RUNTIME.block_on(async { send(&SERVER, bad.clone()).await });

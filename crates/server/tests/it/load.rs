@@ -1,4 +1,4 @@
-//! Many connections, few keys, locks of all kinds, and callers who hang up at any moment: no update is lost, and nothing is left
+//! Many connections, few keys, locks of all kinds, and clients that disconnect at random: no update is lost, and nothing is left
 //! behind.
 //!
 //! Runs for 5 seconds, 30 in CI; `FORRST_LOAD_SECONDS` says otherwise, and `FORRST_LOAD_SEED` repeats the choices of a run.
@@ -33,19 +33,19 @@ use crate::wire::{Ask, ask, millis, seconds, until};
 const CONNECTIONS: usize = 64;
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 
-/// What the functions did, by key.
+/// A record of what the functions did, by key.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<BTreeMap<String, Entry>>>, Arc<Running>);
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Read, then written a while later: right only if nobody comes in between.
+    /// Read, and written a while later: correct only if no other function writes in between.
     count: u64,
     /// How many functions wrote it.
     written: u64,
     /// The largest fence that an exclusive lease had.
     last_exclusive: String,
-    /// The largest that any had.
+    /// The largest fence that any lease had.
     last_fence: String,
     /// The functions that run under it.
     inside: Vec<Kind>,
@@ -84,7 +84,7 @@ struct Inside {
 }
 
 impl Ledger {
-    /// What is read of the keys that are locked exclusively.
+    /// Enters the critical section; returns the counts of the keys that are locked exclusively.
     fn enter(&self, keys: BTreeMap<String, Kind>, fence: &str) -> (Inside, BTreeMap<String, u64>) {
         let mut entries = self.0.lock().unwrap();
         let mut read = BTreeMap::new();
@@ -97,7 +97,7 @@ impl Ledger {
             );
             let before = match kind {
                 Kind::Exclusive => &entry.last_fence,
-                // Leases that are held together may begin in any order.
+                // Shared leases may enter in any order.
                 _ => &entry.last_exclusive,
             };
             assert!(
@@ -165,7 +165,7 @@ async fn hold(_: Context, _: Work) -> Result<Value, FunctionError> {
     Ok(json!({}))
 }
 
-/// A call at random. Each locks its keys, of any kind; some with a wait, a deadline, or a lease that stays.
+/// A random call. It locks keys as any kind; some calls have a wait, a deadline, or a lease that is not released.
 fn random_call(random: &mut Rng) -> Ask {
     let count = if random.u8(..4) == 0 { 2..=3 } else { 1..=1 };
     let mut keys: Vec<(&str, Value, Value)> = Vec::new();
@@ -189,7 +189,7 @@ fn random_call(random: &mut Rng) -> Ask {
         lock["block"] = millis(random.u64(1..=500));
     }
     if random.u8(..10) == 0 {
-        // Held on for a moment after the function has ended.
+        // Held for a moment after the function has ended.
         lock["auto_release"] = false.into();
         lock["ttl"] = millis(random.u64(1..=30));
         return ask("load.hold").arguments(work).lock(lock);
@@ -202,7 +202,7 @@ fn random_call(random: &mut Rng) -> Ask {
     }
 }
 
-/// What became of the calls.
+/// The outcomes of the calls.
 #[derive(Clone, Default)]
 struct Tally(
     Arc<Mutex<BTreeMap<&'static str, u64>>>,
@@ -214,7 +214,7 @@ impl Tally {
         *self.0.lock().unwrap().entry(what).or_default() += 1;
     }
 
-    /// Checks an answer: a result that nobody else had, or one of the refusals that are to be expected.
+    /// Checks an answer: a unique result, or one of the expected refusals.
     fn answered(&self, request: &Ask, answer: &Value) {
         let Some(code) = answer["errors"][0]["code"].as_str() else {
             for (key, value) in answer["result"]["values"].as_object().into_iter().flatten() {
@@ -247,8 +247,8 @@ struct Client {
 }
 
 impl Client {
-    /// How long to wait before hanging up; a third of the callers do.
-    fn patience(&mut self) -> Duration {
+    /// How long to wait before disconnecting; a third of the callers do.
+    fn time_limit(&mut self) -> Duration {
         match self.random.u8(..3) {
             0 => Duration::from_micros(self.random.u64(..30_000)),
             _ => Duration::from_secs(60),
@@ -263,7 +263,7 @@ impl Client {
         stream
     }
 
-    /// One request at a time, on one connection until the caller hangs up.
+    /// One request at a time, on one connection until the client disconnects.
     async fn http1(mut self) {
         while Instant::now() < self.ends {
             let io = TokioIo::new(self.connect().await);
@@ -272,14 +272,14 @@ impl Client {
             while Instant::now() < self.ends {
                 let request = random_call(&mut self.random);
                 let asked = async {
-                    // The connection may still be busy with the end of the last answer.
+                    // The connection may still be receiving the end of the last answer.
                     sender.ready().await?;
                     sender.send_request(post(&request)).await
                 };
-                match timeout(self.patience(), read(asked)).await {
+                match timeout(self.time_limit(), read(asked)).await {
                     Ok(answer) => self.tally.answered(&request, &answer),
                     Err(_) => {
-                        self.tally.add("hung up");
+                        self.tally.add("disconnected");
                         break;
                     }
                 }
@@ -288,7 +288,7 @@ impl Client {
         }
     }
 
-    /// Several requests at a time; who hangs up resets the stream.
+    /// Several requests at a time; a disconnect resets the stream.
     async fn http2(mut self) {
         let io = TokioIo::new(self.connect().await);
         let shake = http2::handshake(TokioExecutor::new(), io).await;
@@ -298,13 +298,13 @@ impl Client {
             let mut calls = JoinSet::new();
             for _ in 0..self.random.usize(1..=4) {
                 let request = random_call(&mut self.random);
-                let (mut sender, patience, tally) =
-                    (sender.clone(), self.patience(), self.tally.clone());
+                let (mut sender, time_limit, tally) =
+                    (sender.clone(), self.time_limit(), self.tally.clone());
                 calls.spawn(async move {
                     let post = sender.send_request(post(&request));
-                    match timeout(patience, read(post)).await {
+                    match timeout(time_limit, read(post)).await {
                         Ok(answer) => tally.answered(&request, &answer),
-                        Err(_) => tally.add("hung up"),
+                        Err(_) => tally.add("disconnected"),
                     }
                 });
             }
@@ -313,7 +313,7 @@ impl Client {
         connection.abort();
     }
 
-    /// Several requests at a time, or a batch; who hangs up leaves them all.
+    /// Several requests at a time, or a batch; a disconnect abandons them all.
     async fn websocket(mut self) {
         while Instant::now() < self.ends {
             let url = format!("ws://{}/rpc", self.address);
@@ -323,8 +323,8 @@ impl Client {
                 let count = self.random.usize(1..=4);
                 let calls: Vec<Ask> = (0..count).map(|_| random_call(&mut self.random)).collect();
                 let is_batch = self.random.bool();
-                let patience = self.patience();
-                let exchanged = timeout(patience, async {
+                let time_limit = self.time_limit();
+                let exchanged = timeout(time_limit, async {
                     let mut answers = Vec::new();
                     let frames = calls.iter().enumerate().map(|(id, call)| call.rpc(id));
                     let frames: Vec<Value> = match is_batch {
@@ -355,7 +355,7 @@ impl Client {
                     answers
                 });
                 let Ok(answers) = exchanged.await else {
-                    self.tally.add("hung up");
+                    self.tally.add("disconnected");
                     break;
                 };
                 for answer in answers {
@@ -408,20 +408,20 @@ fn seed() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn random_hang_ups_leave_nothing_behind_in_memory() {
-    random_hang_ups_lose_no_update_and_leave_nothing_behind(Arc::new(MemoryStore::new())).await;
+async fn random_disconnects_leave_nothing_behind_in_memory() {
+    random_disconnects_lose_no_update_and_leave_nothing_behind(Arc::new(MemoryStore::new())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn random_hang_ups_leave_nothing_behind_in_a_folder() {
+async fn random_disconnects_leave_nothing_behind_in_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = EmbeddedOptions::default();
     options.durability = Durability::Process;
     let store = EmbeddedStore::open(folder.path(), &options).unwrap();
-    random_hang_ups_lose_no_update_and_leave_nothing_behind(Arc::new(store)).await;
+    random_disconnects_lose_no_update_and_leave_nothing_behind(Arc::new(store)).await;
 }
 
-async fn random_hang_ups_lose_no_update_and_leave_nothing_behind(store: Arc<dyn LockStore>) {
+async fn random_disconnects_lose_no_update_and_leave_nothing_behind(store: Arc<dyn LockStore>) {
     let ledger = Ledger::default();
     let for_functions = ledger.clone();
     let server = Server::builder()
@@ -460,9 +460,9 @@ async fn random_hang_ups_lose_no_update_and_leave_nothing_behind(store: Arc<dyn 
         client.expect("no client saw anything wrong");
     }
 
-    // Nobody is there any more: what runs ends, and what waits goes. A lease that was not returned would last five minutes.
+    // No client is connected any more: functions end, and waiters leave. A lease that was not released would last five minutes.
     let running = &ledger.1;
-    until("nobody waits", || server.locks().waiting() == 0).await;
+    until("no call waits", || server.locks().waiting() == 0).await;
     until("all functions have ended", || {
         running.started.load(Ordering::SeqCst) == running.ended.load(Ordering::SeqCst)
     })
@@ -481,7 +481,7 @@ async fn random_hang_ups_lose_no_update_and_leave_nothing_behind(store: Arc<dyn 
         sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(server.locks().waiting(), 0);
-    // Leases that ran out are counted until the next sweep.
+    // Expired leases are counted until the next sweep.
     eventually("nothing is counted", async || {
         server.locks().store().counts().await.unwrap() == Counts::default()
     })
@@ -499,7 +499,7 @@ async fn random_hang_ups_lose_no_update_and_leave_nothing_behind(store: Arc<dyn 
         assert_eq!(entry.count, entry.written, "updates of `{key}` were lost");
     }
     assert_eq!(entries.len(), KEYS.len());
-    // A run in which one of these never happened has shown nothing.
+    // A run in which one of these never happened proves nothing.
     let all = [
         "got a key",
         "got a share",
@@ -508,7 +508,7 @@ async fn random_hang_ups_lose_no_update_and_leave_nothing_behind(store: Arc<dyn 
         "refused",
         "timed out",
         "too late",
-        "hung up",
+        "disconnected",
     ];
     for what in all {
         let count = tally
@@ -518,7 +518,7 @@ async fn random_hang_ups_lose_no_update_and_leave_nothing_behind(store: Arc<dyn 
             .get(what)
             .copied()
             .unwrap_or_default();
-        assert!(count > 0, "nobody {what}");
+        assert!(count > 0, "no call {what}");
     }
     let seen = tally.1.lock().unwrap().len();
     let written: u64 = entries.values().map(|entry| entry.written).sum();

@@ -1,4 +1,4 @@
-//! The server, in process and through its sockets.
+//! The integration tests of the server: in process, and through its sockets.
 
 mod functions;
 mod load;

@@ -1,5 +1,5 @@
-//! Functions that can be watched and held up: `test.echo`, `test.gate`, `test.sleep`, `test.fail`, `test.panic`, `test.context`,
-//! `test.big`.
+//! Test functions that can be observed and blocked: `test.echo`, `test.gate`, `test.sleep`, `test.fail`, `test.panic`,
+//! `test.context`, `test.big`.
 #![allow(dead_code, reason = "each test target uses a part of it")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
-/// What functions tell the test, and the gate at which `test.gate` waits.
+/// A record of what functions did, and the gate at which `test.gate` waits.
 #[derive(Clone, Default)]
 pub(crate) struct Seen {
     started: Arc<AtomicUsize>,
@@ -31,7 +31,7 @@ impl Default for Gate {
 }
 
 impl Seen {
-    /// Counts a function that begins, and how it ends.
+    /// Counts the start of a function, and its end.
     pub(crate) fn run(&self) -> Running {
         self.started.fetch_add(1, Ordering::SeqCst);
         Running {
@@ -44,17 +44,17 @@ impl Seen {
         self.started.load(Ordering::SeqCst)
     }
 
-    /// How many functions ran to their end.
+    /// How many functions ran to completion.
     pub(crate) fn returned(&self) -> usize {
         self.returned.load(Ordering::SeqCst)
     }
 
-    /// How many functions were ended from outside.
+    /// How many functions were dropped before their end.
     pub(crate) fn dropped(&self) -> usize {
         self.dropped.load(Ordering::SeqCst)
     }
 
-    /// Lets one `test.gate` go on.
+    /// Lets one `test.gate` pass.
     pub(crate) fn open_gate(&self) {
         self.gate.0.add_permits(1);
     }
@@ -112,7 +112,7 @@ struct Fail {
     code: Option<String>,
 }
 
-/// Adds them all.
+/// Registers all of them.
 pub(crate) fn register(builder: ServerBuilder, seen: &Seen) -> ServerBuilder {
     let (for_echo, for_gate, for_sleep) = (seen.clone(), seen.clone(), seen.clone());
     builder

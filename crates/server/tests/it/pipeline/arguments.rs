@@ -1,4 +1,4 @@
-//! Typed arguments and results.
+//! Typed arguments and results: what is read, and how invalid arguments are reported.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -46,7 +46,7 @@ async fn place(_: Context, order: Order) -> Result<Placed, FunctionError> {
     })
 }
 
-/// The schema says that it is a string; that it must be even is known to its reader alone.
+/// The schema allows any string; only the deserializer knows that the number must be even.
 #[derive(Deserialize, JsonSchema)]
 struct Pair {
     #[serde(deserialize_with = "even")]
@@ -65,7 +65,7 @@ fn orders(builder: ServerBuilder, _: &Seen) -> ServerBuilder {
         .function("orders.place", "1.0.0", place)
         .function("orders.pair", "1.0.0", async |_, pair: Pair| Ok(pair.size))
         .function("orders.unwritable", "1.0.0", async |_, _: Value| {
-            // JSON has no keys that are lists.
+            // A list cannot be a key in JSON, so this cannot be serialised.
             Ok(BTreeMap::from([(vec![1, 2], "x".to_owned())]))
         })
         .function("orders.broken", "1.0.0", async |_, _: Value| {
@@ -100,7 +100,7 @@ async fn typed_arguments_reach_the_function_and_its_result_the_caller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wrong_arguments_are_all_named_at_once() {
+async fn all_invalid_arguments_are_named_at_once() {
     let probe = Probe::with(orders);
     let at = |below: &str| format!("/call/arguments{below}");
     for (arguments, places) in [
@@ -140,7 +140,7 @@ async fn wrong_arguments_are_all_named_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn problems_of_arguments_and_of_extensions_come_together() {
+async fn problems_of_arguments_and_extensions_are_reported_together() {
     let probe = Probe::with(orders);
     let request = ask("orders.place")
         .arguments(json!({"customer": 1, "items": []}))
@@ -168,9 +168,9 @@ async fn problems_of_arguments_and_of_extensions_come_together() {
     probe.expect_nothing_left().await;
 }
 
-/// The answer must not grow with what a caller gets wrong.
+/// The answer must not grow with the number of problems.
 #[tokio::test(start_paused = true)]
-async fn of_very_many_problems_some_are_named() {
+async fn only_the_first_of_many_problems_are_named() {
     let probe = Probe::with(orders);
     let items = vec![json!({}); 500];
     let unknown = (0..500).map(|number| format!("urn:acme:forrst:ext:x{number}"));
@@ -186,7 +186,7 @@ async fn of_very_many_problems_some_are_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_function_and_a_bad_option_come_together() {
+async fn an_unknown_function_and_an_invalid_option_are_reported_together() {
     let probe = Probe::new();
     let answer = probe
         .call(&ask("test.nothing").lock(json!({"key": 5})))
@@ -205,7 +205,7 @@ async fn an_unknown_function_and_a_bad_option_come_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_only_the_type_knows_is_said_with_its_place() {
+async fn an_error_of_the_type_is_reported_with_its_pointer() {
     let probe = Probe::with(orders);
     let request = ask("orders.pair").arguments(json!({"size": "3"}));
     let expected = json!({"errors": [{
@@ -219,7 +219,7 @@ async fn what_only_the_type_knows_is_said_with_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn omitted_arguments_are_none() {
+async fn omitted_arguments_are_an_empty_object() {
     let probe = Probe::new();
     probe.check(&ask("test.echo"), &json!({"result": {}})).await;
     probe
@@ -228,7 +228,7 @@ async fn omitted_arguments_are_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_reads_nothing_of_an_error_that_is_not_meant_for_them() {
+async fn an_internal_error_reveals_nothing_to_the_caller() {
     let probe = Probe::with(orders);
     for function in ["orders.broken", "orders.unwritable"] {
         let request = ask(function).lock(json!({"key": "k"}));
@@ -241,7 +241,7 @@ async fn a_caller_reads_nothing_of_an_error_that_is_not_meant_for_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_the_application_comes_through_whole() {
+async fn an_error_of_the_application_is_returned_unchanged() {
     let probe = Probe::with(orders);
     let expected = json!({"result": null, "errors": [{
         "code": "ORDERS_DECLINED",
@@ -253,7 +253,7 @@ async fn an_error_of_the_application_comes_through_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_code_that_is_none_becomes_an_internal_error() {
+async fn an_invalid_error_code_becomes_an_internal_error() {
     let probe = Probe::new();
     let request = ask("test.fail").arguments(json!({"code": "not a code"}));
     probe

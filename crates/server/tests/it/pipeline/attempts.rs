@@ -1,4 +1,4 @@
-//! Attempts: repeated, and withdrawn.
+//! Attempts: a call that repeats one gets the same lease, and a withdrawal rolls it back.
 
 use forrst_lock::model::MAX_WITHDRAWALS;
 use forrst_protocol::ErrorCode;
@@ -10,7 +10,7 @@ use crate::pipeline::probe::{Probe, failed};
 use crate::wire::{expect, pointers, seconds, until};
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_can_be_withdrawn_whatever_became_of_it() {
+async fn an_attempt_can_be_withdrawn_in_any_state() {
     let probe = Probe::new();
     let attempt = |attempt: &str| json!({"keys": ["a", "b"], "owner": "me", "attempt": attempt});
     let withdraw = async |attempt: &str, was: &str| {
@@ -26,7 +26,7 @@ async fn an_attempt_can_be_withdrawn_whatever_became_of_it() {
     withdraw("waiting", "waiting").await;
     let ended = json!({"errors": [{"code": "LOCK_ALREADY_RELEASED"}]});
     expect(&waiting.await.unwrap(), &ended);
-    // A call that arrives after its withdrawal comes to nothing.
+    // A call that arrives after its withdrawal is refused.
     withdraw("late", "unknown").await;
     release(&probe, &holder, "lock:a").await;
     probe.check(&acquire(attempt("late")), &ended).await;
@@ -34,11 +34,11 @@ async fn an_attempt_can_be_withdrawn_whatever_became_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repeated_attempt_asks_for_the_same() {
+async fn a_repeated_attempt_must_name_the_same_locks() {
     let probe = Probe::new();
     let set = json!({"keys": ["a", "b"], "owner": "me", "attempt": "1"});
     let lease = hold(&probe, set).await;
-    // In any order: it is the same set.
+    // The order of keys does not matter: it is the same set.
     let again = json!({"keys": ["b", "a"], "owner": "me", "attempt": "1"});
     assert_eq!(hold(&probe, again).await["fence"], lease["fence"]);
     for other in [
@@ -53,7 +53,7 @@ async fn a_repeated_attempt_asks_for_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repetition_of_a_waiting_attempt_asks_for_the_same_too() {
+async fn a_repetition_of_a_waiting_attempt_must_name_the_same_locks() {
     let probe = Probe::new();
     let holder = hold(&probe, json!({"key": "a"})).await;
     let set = json!({"keys": ["a", "b"], "owner": "me", "attempt": "1"});
@@ -135,7 +135,7 @@ fn limited() -> serde_json::Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_repeat_a_waiting_attempt_are_one_lock() {
+async fn calls_that_repeat_a_waiting_attempt_count_as_one_lock() {
     let probe = at_most(2);
     let holder = hold(&probe, json!({"key": "k"})).await;
     let attempt = json!({"key": "k", "owner": "me", "attempt": "1"});
@@ -155,7 +155,7 @@ async fn calls_that_repeat_a_waiting_attempt_are_one_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repetition_with_a_short_ttl_leaves_the_count_of_locks() {
+async fn a_repetition_with_a_short_ttl_does_not_change_the_count_of_locks() {
     let probe = at_most(1);
     let attempt = |ttl| json!({"key": "k", "owner": "me", "attempt": "1", "ttl": ttl});
     let lease = hold(&probe, attempt(seconds(60))).await;
@@ -168,7 +168,7 @@ async fn a_repetition_with_a_short_ttl_leaves_the_count_of_locks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_that_can_never_fit_the_limit_says_so() {
+async fn a_set_that_can_never_fit_the_limit_is_refused_with_that_reason() {
     let probe = at_most(2);
     let answer = probe.call(&acquire(json!({"keys": ["a", "b", "c"]}))).await;
     expect(

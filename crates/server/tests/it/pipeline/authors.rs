@@ -1,4 +1,4 @@
-//! What service authors have besides functions: the state of their application, stages of extensions, values that extensions
+//! What service authors can use besides functions: application state, stages of extensions, values that extensions
 //! pass on, and a server that is a [`tower::Service`].
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::wire::{LOCK, ask, seconds};
 const OUTER: &str = "urn:acme:forrst:ext:outer";
 const INNER: &str = "urn:acme:forrst:ext:inner";
 
-/// Notes how the rest of a call went, and passes its own name on.
+/// An extension that notes the outcome of the inner call, and passes its own name on.
 struct Noting {
     urn: &'static str,
     stage: Stage,
@@ -107,14 +107,14 @@ async fn an_extension_before_the_lock_sees_a_refusal_and_one_inside_does_not_run
     );
 }
 
-/// The extensions that have something to say.
+/// The URNs of the extensions in an answer.
 fn urns(answer: &Value) -> Vec<&str> {
     let extensions = answer["extensions"].as_array().into_iter().flatten();
     extensions.filter_map(|e| e["urn"].as_str()).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_extension_passes_on_is_for_those_inside_of_it_only() {
+async fn a_value_of_an_extension_is_visible_only_inside_of_it() {
     let probe = Probe::with(noting);
     for (request, expected) in [
         (ask("test.tenant").with(INNER, Value::Null), json!("acme")),
@@ -125,7 +125,7 @@ async fn what_an_extension_passes_on_is_for_those_inside_of_it_only() {
     }
 }
 
-/// Takes its time before it lets the call go on.
+/// An extension that delays the call.
 struct Slow;
 
 impl Extension for Slow {
@@ -145,7 +145,7 @@ impl Extension for Slow {
 #[async_trait]
 impl Around for Slow {
     async fn run(self: Box<Self>, context: Context, next: Next) -> Outcome {
-        // It blocks its thread, so that no timer is looked at before the function would run.
+        // It blocks its thread, so that no timer is checked before the function would run.
         let left = context.remaining().unwrap_or_default();
         std::thread::sleep(left + Duration::from_millis(1));
         next.run(context).await
@@ -161,7 +161,7 @@ async fn a_function_does_not_begin_after_its_deadline() {
         .lock(json!({"key": "k", "ttl": seconds(60), "auto_release": false}));
     let expected = failed(&ErrorCode::DeadlineExceeded);
     probe.check(&request, &expected).await;
-    // Its caller does not know of the lease, so it is not kept.
+    // The caller does not get the token of the lease, so it is released.
     probe.expect_nothing_left().await;
 }
 

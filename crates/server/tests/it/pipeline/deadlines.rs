@@ -1,4 +1,4 @@
-//! A deadline ends the wait and the function.
+//! Deadlines: one ends a wait for a lock, and a function that runs.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn exceeded(deadline: &Value) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_time_the_answer_says_how_much_was_left() {
+async fn a_call_within_its_deadline_reports_the_remaining_time() {
     let probe = Probe::new();
     let request = ask("test.sleep")
         .arguments(json!({"ms": 250}))
@@ -123,7 +123,7 @@ async fn a_deadline_that_has_passed_runs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_has_its_say_about_a_deadline_however_it_was_missed() {
+async fn retry_reports_on_a_missed_deadline_however_it_was_missed() {
     let probe = Probe::new();
     let past = json!({"value": "2020-01-31T12:00:00Z", "unit": "iso8601"});
     for deadline in [millis(50), past] {
@@ -139,7 +139,7 @@ async fn retry_has_its_say_about_a_deadline_however_it_was_missed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_far_away_is_none() {
+async fn a_deadline_in_the_far_future_has_no_effect() {
     let probe = Probe::new();
     for deadline in [
         json!({"value": "9999-12-31T23:59:59.999Z", "unit": "iso8601"}),
@@ -153,7 +153,7 @@ async fn a_deadline_far_away_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_has_to_be_a_time() {
+async fn a_deadline_must_be_a_valid_time() {
     let probe = Probe::new();
     for (options, places) in [
         (Value::Null, vec!["unit", "value"]),
@@ -182,17 +182,20 @@ async fn a_deadline_has_to_be_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn children_of_a_function_are_told_when_its_deadline_passes() {
+async fn tasks_of_a_function_are_notified_when_its_deadline_passes() {
     let probe = Probe::with_parent();
     let request = ask("test.parent").deadline(millis(100));
     let call = probe.start_running(&request).await;
-    assert!(!probe.seen.has_noted("child told"));
+    assert!(!probe.seen.has_noted("child cancelled"));
     expect(&call.await.unwrap(), &exceeded(&millis(100)));
-    until("the child is told", || probe.seen.has_noted("child told")).await;
+    until("the child is cancelled", || {
+        probe.seen.has_noted("child cancelled")
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_function_that_blocks_its_thread_does_not_keep_its_caller() {
+async fn a_function_that_blocks_its_thread_does_not_delay_the_answer_at_the_deadline() {
     let (let_go, gate) = mpsc::channel::<()>();
     let gate = std::sync::Arc::new(std::sync::Mutex::new(gate));
     let probe = Probe::with(|builder, seen| {
@@ -201,7 +204,7 @@ async fn a_function_that_blocks_its_thread_does_not_keep_its_caller() {
             let (seen, gate) = (seen.clone(), gate.clone());
             async move {
                 let running = seen.run();
-                // Not what a function should do.
+                // Functions should not do this.
                 let _ = gate.lock().unwrap().recv_timeout(Duration::from_secs(20));
                 running.returns();
                 Ok(())
@@ -212,7 +215,7 @@ async fn a_function_that_blocks_its_thread_does_not_keep_its_caller() {
         .lock(json!({"key": "k"}))
         .deadline(millis(50));
     probe.check(&request, &exceeded(&millis(50))).await;
-    // It still is in its critical section, and so nobody else may be.
+    // It is still in its critical section, so no other call may hold the lock.
     let second = ask("test.block").lock(json!({"key": "k"}));
     probe
         .check(&second, &failed(&ErrorCode::LockAcquisitionFailed))

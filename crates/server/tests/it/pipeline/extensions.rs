@@ -1,4 +1,4 @@
-//! Extensions: which are taken, in which order they act, and those that a service adds.
+//! Extensions: which are accepted, in which order they act, and those that a service adds.
 
 use async_trait::async_trait;
 use forrst_protocol::{ErrorCode, ErrorObject, Errors, Urn};
@@ -13,7 +13,7 @@ use crate::wire::{DEADLINE, LOCK, RETRY, TRACING, ask, data, expect, seconds};
 const AUDIT: &str = "urn:acme:forrst:ext:audit";
 const QUOTA: &str = "urn:acme:forrst:ext:quota";
 
-/// Notes what it sees before and after the call. `{"refuse": true}` does not let it happen.
+/// Notes what it sees before and after the call. With `{"refuse": true}`, it refuses the call.
 struct Watch {
     urn: &'static str,
     seen: Seen,
@@ -91,7 +91,7 @@ fn trace() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_function_takes_only_the_extensions_it_names() {
+async fn a_function_accepts_only_the_extensions_that_it_names() {
     let probe = Probe::with(watched);
     for (function, urn, options) in [
         ("test.only-audit", QUOTA, Value::Null),
@@ -165,7 +165,7 @@ async fn the_order_in_the_request_does_not_matter() {
             "audit after: true",
         ];
         assert_eq!(notes, expected);
-        // The answer is in the order of the request; `retry` has nothing to say about a success.
+        // The answer is in the order of the request; `retry` has no data for a success.
         let asked: Vec<&str> = turned
             .iter()
             .map(|(urn, _)| *urn)
@@ -187,7 +187,7 @@ async fn an_extension_of_the_service_wraps_the_call_and_adds_data() {
     });
     probe.check(&request, &expected).await;
     assert!(probe.seen.has_noted("audit after: false"));
-    // Not asked for, it does not act.
+    // Without an entry in the request, it does not act.
     probe
         .check(&ask("test.echo"), &json!({"extensions": "<absent>"}))
         .await;
@@ -209,7 +209,7 @@ async fn an_extension_can_keep_the_function_from_running() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrong_option_of_an_extension_stops_everything_before_it_begins() {
+async fn an_invalid_option_of_an_extension_stops_the_call_before_it_begins() {
     let probe = Probe::with(watched);
     let request = ask("test.echo")
         .lock(json!({"key": "k", "auto_release": false}))
@@ -250,7 +250,7 @@ async fn an_unknown_extension_fails_closed_unless_it_is_optional() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_extension_twice_is_refused_under_either_name() {
+async fn a_repeated_extension_is_refused_under_either_name() {
     let probe = Probe::new();
     let lock = json!({"key": "k", "ttl": seconds(1)});
     for second in [LOCK, "urn:cline:forrst:ext:atomic-lock"] {
@@ -278,7 +278,7 @@ async fn the_answer_uses_the_name_that_the_request_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_function_learns_where_in_the_trace_it_is() {
+async fn the_function_gets_its_position_in_the_trace() {
     let probe = Probe::new();
     let request = ask("test.context").with(TRACING, trace());
     let expected = json!({
@@ -323,7 +323,7 @@ async fn a_trace_needs_its_ids() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_tells_whether_and_when_to_try_again() {
+async fn retry_says_whether_and_when_to_try_again() {
     let probe = Probe::new();
     let _holder = probe
         .start_running(&ask("test.gate").lock(json!({"key": "k", "scope": "global"})))
@@ -343,7 +343,7 @@ async fn retry_tells_whether_and_when_to_try_again() {
     ] {
         let answer = probe.call(&request.with(RETRY, Value::Null)).await;
         expect(data(&answer, RETRY), &guidance);
-        // Where the error knows when, the two agree.
+        // If the error has its own time for a retry, the two agree.
         if let Some(hint) = answer["errors"][0]["details"].get("retry_after") {
             assert_eq!(*hint, data(&answer, RETRY)["after"]);
         }
@@ -368,7 +368,7 @@ async fn retry_takes_no_options() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_caller_s_context_is_passed_on_unchanged() {
+async fn the_context_of_the_caller_is_passed_on_unchanged() {
     let probe = Probe::new();
     let odd = r#"{"b":1.0,"a":[1e2,{"":null}],"z":12345678901234567890123,"é":"\u00e9"}"#;
     let body = format!(

@@ -1,4 +1,4 @@
-//! Panics: of functions, of extensions, and of what reads arguments.
+//! Panics in functions, in extensions and while arguments are read: each becomes an internal error, and no lock is left.
 
 use async_trait::async_trait;
 use forrst_protocol::{ErrorCode, Errors};
@@ -11,7 +11,7 @@ use crate::pipeline::probe::{Probe, failed};
 use crate::wire::{LOCK, ask, data, expect, millis, seconds};
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_an_internal_error_and_the_server_lives() {
+async fn a_panic_is_an_internal_error_and_the_server_goes_on() {
     let probe = Probe::new();
     for _ in 0..3 {
         let request = ask("test.panic").lock(json!({"key": "k"}));
@@ -35,7 +35,7 @@ async fn a_panic_is_an_internal_error_and_the_server_lives() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_with_a_lock_to_be_kept_keeps_it() {
+async fn after_a_panic_a_lock_without_auto_release_stays_held() {
     let probe = Probe::new();
     let request = ask("test.panic").lock(json!({"key": "k", "owner": "me", "auto_release": false}));
     probe
@@ -48,7 +48,7 @@ async fn a_panic_with_a_lock_to_be_kept_keeps_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_ends_the_renewal_and_hands_the_lock_on() {
+async fn a_panic_ends_the_renewal_and_releases_the_lock() {
     let probe = Probe::with(|builder, seen| {
         let seen = seen.clone();
         builder.function(
@@ -77,9 +77,9 @@ async fn a_panic_ends_the_renewal_and_hands_the_lock_on() {
     probe.expect_nothing_left().await;
 }
 
-/// A function may panic before its first await, which is when it is called and not when it is polled.
+/// A function may panic when it is called, before its future is polled.
 #[tokio::test(start_paused = true)]
-async fn a_panic_before_the_function_s_future_is_there_is_caught() {
+async fn a_panic_before_the_future_of_the_function_exists_is_caught() {
     let probe = Probe::with(|builder, _| {
         builder.function("test.panic-early", "1.0.0", |_, _: Map<String, Value>| {
             assert!(std::env::args().count() == 0, "as the test wants it");
@@ -93,29 +93,29 @@ async fn a_panic_before_the_function_s_future_is_there_is_caught() {
     probe.expect_nothing_left().await;
 }
 
-const CLUMSY: &str = "urn:acme:forrst:ext:clumsy";
+const PANICKING: &str = "urn:acme:forrst:ext:panicking";
 
-/// Panics where its option says.
-struct Clumsy;
+/// Panics at the point that its option names.
+struct PanickingExtension;
 
-impl Extension for Clumsy {
+impl Extension for PanickingExtension {
     fn urn(&self) -> &'static str {
-        CLUMSY
+        PANICKING
     }
 
     fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors> {
         let options = call.options.and_then(|options| options.deserialize().ok());
         let options: Map<String, Value> = options.unwrap_or_default();
-        let stumbles_at = options["at"].as_str().unwrap_or_default().to_owned();
-        assert_ne!(stumbles_at, "prepare", "as the test wants it");
-        Ok(Box::new(Stumble(stumbles_at)))
+        let panics_at = options["at"].as_str().unwrap_or_default().to_owned();
+        assert_ne!(panics_at, "prepare", "as the test wants it");
+        Ok(Box::new(PanicsAt(panics_at)))
     }
 }
 
-struct Stumble(String);
+struct PanicsAt(String);
 
 #[async_trait]
-impl Around for Stumble {
+impl Around for PanicsAt {
     async fn run(self: Box<Self>, context: Context, next: Next) -> Outcome {
         assert_ne!(self.0, "before", "as the test wants it");
         let outcome = next.run(context).await;
@@ -124,9 +124,9 @@ impl Around for Stumble {
     }
 }
 
-async fn check_stumble(at: &str, with_lock: bool) {
-    let probe = Probe::with(|builder, _| builder.extension(Clumsy));
-    let mut request = ask("test.echo").with(CLUMSY, json!({"at": at}));
+async fn check_panic(at: &str, with_lock: bool) {
+    let probe = Probe::with(|builder, _| builder.extension(PanickingExtension));
+    let mut request = ask("test.echo").with(PANICKING, json!({"at": at}));
     if with_lock {
         request = request.lock(json!({"key": "k"}));
     }
@@ -139,37 +139,41 @@ async fn check_stumble(at: &str, with_lock: bool) {
 
 #[tokio::test(start_paused = true)]
 async fn an_extension_that_panics_around_a_locked_call_leaves_no_lock() {
-    check_stumble("before", true).await;
-    check_stumble("after", true).await;
+    check_panic("before", true).await;
+    check_panic("after", true).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_extension_that_panics_around_a_call_is_an_internal_error() {
-    check_stumble("before", false).await;
-    check_stumble("after", false).await;
+    check_panic("before", false).await;
+    check_panic("after", false).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extension_that_panics_over_its_options_is_an_internal_error() {
-    check_stumble("prepare", false).await;
-    check_stumble("prepare", true).await;
+async fn an_extension_that_panics_in_prepare_is_an_internal_error() {
+    check_panic("prepare", false).await;
+    check_panic("prepare", true).await;
 }
 
 #[derive(JsonSchema)]
-struct Explosive;
+struct PanickingArguments;
 
-impl<'de> Deserialize<'de> for Explosive {
+impl<'de> Deserialize<'de> for PanickingArguments {
     fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
         panic!("as the test wants it")
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn arguments_whose_reading_panics_are_an_internal_error() {
+async fn a_panic_while_arguments_are_read_is_an_internal_error() {
     let probe = Probe::with(|builder, _| {
-        builder.function("test.explosive", "1.0.0", async |_, _: Explosive| Ok(()))
+        builder.function(
+            "test.panicking",
+            "1.0.0",
+            async |_, _: PanickingArguments| Ok(()),
+        )
     });
-    let request = ask("test.explosive").lock(json!({"key": "k"}));
+    let request = ask("test.panicking").lock(json!({"key": "k"}));
     probe
         .check(&request, &failed(&ErrorCode::InternalError))
         .await;

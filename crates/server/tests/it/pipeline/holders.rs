@@ -1,4 +1,4 @@
-//! What `status`, `list` and `waiters` show of locks with several holders, and how one of them is named.
+//! Locks with several holders: what `status`, `list` and `waiters` show, and how one lease of many is named.
 
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ async fn status_and_list_show_every_holder() {
     let answer = probe.call(&system("list", json!({}))).await;
     let mut locks = answer["result"]["locks"].as_array().unwrap().clone();
     locks.sort_by_key(|lock| lock["key"].to_string());
-    // The set is under each of its keys.
+    // The set is listed under each of its keys.
     let of_a = json!({"key": "lock:a", "mode": "exclusive", "limit": "<absent>", "available": "<absent>",
         "holders": [{"full_keys": ["lock:a", "lock:b"]}]});
     expect(&json!(locks), &json!([of_a, expected]));
@@ -77,7 +77,7 @@ async fn waiters_have_positions_and_notes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_of_several_leases_has_to_say_which() {
+async fn an_owner_of_several_leases_must_name_one() {
     let probe = Probe::new();
     let shared = json!({"key": "k", "mode": "shared", "owner": "me"});
     let first = hold(&probe, shared.clone()).await;

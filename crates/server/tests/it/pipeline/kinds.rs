@@ -1,4 +1,4 @@
-//! Shared, limited and several locks at once: what callers can ask for, and what they get.
+//! The kinds of locks (shared, limited, and sets of keys) and their options.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub(super) async fn release(probe: &Probe, lease: &Value, key: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_wrong_option_is_pointed_at_and_nothing_is_locked() {
+async fn every_invalid_option_is_pointed_at_and_nothing_is_locked() {
     let probe = Probe::new();
     let many: Vec<String> = (0..17).map(|number| format!("k{number}")).collect();
     let key = json!("a");
@@ -139,7 +139,7 @@ async fn every_wrong_option_is_pointed_at_and_nothing_is_locked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn entries_beyond_the_most_are_counted_and_not_read() {
+async fn entries_beyond_the_limit_are_counted_and_not_read() {
     let probe = Probe::new();
     let answer = probe
         .call(&acquire(json!({"keys": vec!["same"; 30]})))
@@ -201,7 +201,7 @@ async fn a_set_is_answered_in_the_order_of_the_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_of_a_lease_is_in_the_answer() {
+async fn the_remaining_time_of_a_lease_is_in_the_answer() {
     let probe = Probe::new();
     let lock = json!({"key": "k", "auto_release": false});
     let request = ask("test.sleep")
@@ -210,7 +210,7 @@ async fn what_is_left_of_a_lease_is_in_the_answer() {
     let answer = probe.call(&request).await;
     let data = data(&answer, LOCK);
     let number = |name: &str| data[name].as_u64().unwrap();
-    // The memory store counts by the real clock, of which little has passed.
+    // The memory store uses the real clock, which has hardly moved.
     assert!((10_000..11_000).contains(&number("elapsed_ms")), "{data}");
     assert!(
         (19_000..=20_000).contains(&number("ttl_remaining_ms")),
@@ -219,7 +219,7 @@ async fn what_is_left_of_a_lease_is_in_the_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_of_a_lease_counts_from_its_grant_and_not_from_the_request() {
+async fn the_remaining_time_of_a_lease_counts_from_its_grant() {
     let probe = Probe::new();
     let holder = hold(&probe, json!({"key": "k"})).await;
     let waiting = wait(&probe, json!({"key": "k", "ttl": seconds(10)})).await;
@@ -235,7 +235,7 @@ async fn what_is_left_of_a_lease_counts_from_its_grant_and_not_from_the_request(
 }
 
 #[tokio::test(start_paused = true)]
-async fn shared_locks_are_held_together_and_no_writer_is_passed() {
+async fn shared_locks_are_held_together_and_do_not_pass_a_waiting_writer() {
     let probe = Probe::new();
     let shared = json!({"key": "k", "mode": "shared"});
     let first = hold(&probe, shared.clone()).await;
@@ -263,7 +263,7 @@ async fn shared_locks_are_held_together_and_no_writer_is_passed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_lets_so_many_in() {
+async fn a_limit_admits_that_many_holders() {
     let probe = Probe::new();
     let one_of_two = json!({"key": "k", "limit": 2});
     let first = hold(&probe, one_of_two.clone()).await;
@@ -284,7 +284,7 @@ async fn a_set_is_granted_as_a_whole_or_not_at_all() {
     refuse(&probe, set.clone(), json!(["lock:b"])).await;
     assert_eq!(probe.holder("lock:a").await, None);
     let waiting = wait(&probe, set).await;
-    // Free, and reserved.
+    // The key is free, but reserved.
     let free = json!({"result": {"key": "lock:a", "locked": false, "waiters": 1}});
     probe
         .check(&system("status", json!({"key": "lock:a"})), &free)
@@ -302,7 +302,7 @@ async fn a_set_is_granted_as_a_whole_or_not_at_all() {
         json!(["lock:a", "lock:c"]),
     )
     .await;
-    // Any key names the lease, which ends as a whole.
+    // Any of its keys names the lease, and it ends as a whole.
     let longer = json!({"key": "lock:b", "owner": set["owner"], "ttl": seconds(60)});
     let extended = json!({"result": {"extended": true, "fence": set["fence"]}});
     probe.check(&system("extend", longer), &extended).await;
@@ -319,7 +319,7 @@ async fn retry_after(probe: &Probe, arguments: Value) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hint_is_not_after_the_end_of_the_leases_in_the_way() {
+async fn a_retry_hint_is_not_after_the_end_of_the_blocking_leases() {
     let probe = Probe::new();
     for owner in ["short", "long"] {
         let ttl = if owner == "short" {
@@ -339,7 +339,7 @@ async fn a_hint_is_not_after_the_end_of_the_leases_in_the_way() {
     let set = json!({"keys": ["a", "b"]});
     assert!(retry_after(&probe, set.clone()).await <= 300);
     let waiting = wait(&probe, set).await;
-    // Free, and reserved until the lease on the other key has ended.
+    // The key is free, but reserved until the lease on the other key has ended.
     assert!(retry_after(&probe, json!({"key": "a"})).await <= 300);
     waiting.await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Functions that take longer than their lease.
+//! Leases during a function: renewal, expiry, loss and late releases.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::pipeline::probe::{Probe, Seen, failed};
 use crate::wire::{LOCK, ask, data, expect, millis, until};
 
-/// `test.watchful` waits for the loss of its lease, notes it, and goes on until the gate opens.
+/// `test.watchful` waits for the loss of its lease, notes it, and runs until the gate opens.
 fn watchful(builder: ServerBuilder, seen: &Seen) -> ServerBuilder {
     let seen = seen.clone();
     let run = move |context: Context, _: Map<String, Value>| {
@@ -54,7 +54,7 @@ async fn a_renewed_lease_lasts_as_long_as_its_function() {
     probe.seen.open_gate();
     expect(&holder.await.unwrap(), &json!({"result": "to the end"}));
     probe.expect_nothing_left().await;
-    // Renewal ends with the function: nothing revives the lease.
+    // The renewal ends with the function, so the lease expires.
     sleep(Duration::from_secs(1)).await;
     probe.expect_nothing_left().await;
 }
@@ -73,7 +73,7 @@ async fn the_answer_has_the_expiry_of_the_last_renewal() {
     let expected =
         json!({"result": {"locked": true, "expires_at": data(&answer, LOCK)["expires_at"]}});
     probe.check(&status, &expected).await;
-    // Kept, but renewed no more.
+    // The lease is kept, but not renewed any more.
     sleep(Duration::from_millis(400)).await;
     probe
         .check(&status, &json!({"result": {"locked": false}}))
@@ -81,13 +81,13 @@ async fn the_answer_has_the_expiry_of_the_last_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_runs_out_is_told_to_the_function_which_goes_on() {
+async fn a_function_is_notified_that_its_lease_expired_and_goes_on() {
     let probe = Probe::with(watchful);
     let request = ask("test.watchful").lock(json!({"key": "k", "ttl": millis(200)}));
     let call = probe.start_running(&request).await;
     let noted = || probe.seen.notes.lock().unwrap().first().cloned();
-    until("the loss is told", || noted().is_some()).await;
-    // Never after the store has let it go.
+    until("the loss is noted", || noted().is_some()).await;
+    // Never after the store has ended the lease.
     let note = noted().unwrap();
     let after: u64 = note.strip_prefix("lost ").unwrap().parse().unwrap();
     assert!((190..=200).contains(&after), "{note}");
@@ -102,7 +102,7 @@ async fn a_lease_that_runs_out_is_told_to_the_function_which_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_release_leaves_the_successor_alone() {
+async fn a_late_release_does_not_release_the_successor() {
     let probe = Probe::with(watchful);
     let late = ask("test.watchful")
         .lock(json!({"key": "k", "scope": "global", "owner": "o", "ttl": millis(200)}));
@@ -111,7 +111,7 @@ async fn a_late_release_leaves_the_successor_alone() {
         !probe.seen.notes.lock().unwrap().is_empty()
     })
     .await;
-    // The store lets it go a moment after its function was notified.
+    // The store ends the lease a moment after its function was notified.
     let next = ask("test.sleep")
         .arguments(json!({"ms": 5000}))
         .lock(json!({"key": "k", "scope": "global", "owner": "o", "block": millis(1000)}));
@@ -127,7 +127,7 @@ async fn a_late_release_leaves_the_successor_alone() {
     probe.expect_nothing_left().await;
 }
 
-/// Not renewed, and kept when its function has ended: only the service knows that it is held here.
+/// The lease is neither renewed nor released with its function: only the registry of held leases can notify the function.
 #[tokio::test(start_paused = true)]
 async fn a_function_under_a_kept_lease_is_notified_of_a_forced_release() {
     let probe = Probe::with(watchful);
@@ -150,7 +150,7 @@ async fn a_function_under_a_kept_lease_is_notified_of_a_forced_release() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_forced_away_is_renewed_no_more() {
+async fn a_force_released_lease_is_not_renewed_again() {
     let probe = Probe::with(watchful);
     let renewed = json!({"key": "k", "scope": "global", "ttl": millis(300), "renew": true});
     let holder = probe
@@ -164,7 +164,7 @@ async fn a_lease_that_was_forced_away_is_renewed_no_more() {
     let next = ask("test.sleep").arguments(json!({"ms": 2000}));
     let next = next.lock(json!({"key": "k", "scope": "global", "owner": "next"}));
     let next = probe.start_running(&next).await;
-    until("the loss is told", || {
+    until("the loss is noted", || {
         !probe.seen.notes.lock().unwrap().is_empty()
     })
     .await;

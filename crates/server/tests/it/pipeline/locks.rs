@@ -1,4 +1,4 @@
-//! Who gets a lock, who does not, and what they are told.
+//! Exclusive locks around a function: grants, refusals, waits, releases, and invalid options.
 
 use forrst_protocol::ErrorCode;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ const RELEASE: &str = "urn:cline:forrst:ext:atomic-lock:fn:release";
 const STATUS: &str = "urn:cline:forrst:ext:atomic-lock:fn:status";
 
 #[tokio::test(start_paused = true)]
-async fn a_free_lock_is_taken_and_given_back_before_the_answer() {
+async fn a_free_lock_is_taken_and_released_before_the_answer() {
     let probe = Probe::new();
     for (options, full_key, scope) in [
         (json!({"key": "k"}), "lock:test.context:k", "function"),
@@ -57,11 +57,11 @@ async fn fences_grow_and_owners_are_fresh() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_held_lock_is_refused_at_once_and_its_holder_left_alone() {
+async fn a_held_lock_is_refused_at_once_and_its_holder_is_unaffected() {
     let probe = Probe::new();
     let hold = ask("test.gate").lock(json!({"key": "k", "owner": "me", "ttl": millis(400)}));
     let holder = probe.start_running(&hold).await;
-    // Not even the same owner gets it twice, and nobody's refusal frees it.
+    // Not even the same owner gets it twice, and a refusal does not free it.
     for owner in ["me", "you"] {
         let request = ask("test.gate").lock(json!({"key": "k", "owner": owner}));
         let expected = json!({
@@ -97,7 +97,7 @@ async fn a_held_lock_is_refused_at_once_and_its_holder_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_keys_functions_and_scopes_are_other_locks() {
+async fn different_keys_functions_and_scopes_are_different_locks() {
     let probe = Probe::new();
     let _holder = probe
         .start_running(&ask("test.gate").lock(json!({"key": "k"})))
@@ -141,7 +141,7 @@ async fn waiters_are_served_in_the_order_of_their_arrival() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_too_long_is_told_how_long_it_was() {
+async fn a_wait_that_times_out_reports_how_long_it_was() {
     let probe = Probe::new();
     let hold = json!({"key": "k", "ttl": {"value": 1, "unit": "day"}, "auto_release": false});
     probe.call(&ask("test.echo").lock(hold)).await;
@@ -183,7 +183,7 @@ async fn who_waits_too_long_is_told_how_long_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_runs_out_goes_to_the_first_waiter() {
+async fn an_expired_lock_goes_to_the_first_waiter() {
     let probe = Probe::new();
     let hold = json!({"key": "k", "ttl": seconds(3), "auto_release": false});
     probe.call(&ask("test.echo").lock(hold)).await;
@@ -194,7 +194,7 @@ async fn a_lease_that_runs_out_goes_to_the_first_waiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_not_released_by_itself_stays_until_its_owner_releases_it() {
+async fn a_lock_without_auto_release_is_held_until_its_owner_releases_it() {
     let probe = Probe::new();
     let request = ask("test.echo").lock(json!({"key": "k", "auto_release": false}));
     let answer = probe.check(&request, &json!({"result": {}})).await;
@@ -229,7 +229,7 @@ async fn a_lock_that_is_not_released_by_itself_stays_until_its_owner_releases_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_not_released_by_itself_is_free_when_its_time_is_over() {
+async fn a_lock_without_auto_release_expires() {
     let probe = Probe::new();
     let keep = json!({"key": "k", "auto_release": false, "ttl": seconds(10)});
     probe.call(&ask("test.echo").lock(keep)).await;
@@ -243,7 +243,7 @@ async fn a_lock_that_is_not_released_by_itself_is_free_when_its_time_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_locked_for_a_call_that_cannot_be_made() {
+async fn nothing_is_locked_for_an_invalid_call() {
     let probe = Probe::new();
     let keep = json!({"key": "k", "auto_release": false, "ttl": seconds(60)});
     for (request, code) in [
@@ -274,7 +274,7 @@ async fn nothing_is_locked_for_a_call_that_cannot_be_made() {
             ErrorCode::ExtensionNotSupported,
         ),
     ] {
-        // Wherever the lock stands among the extensions.
+        // At any position of the lock among the extensions.
         let first = ask("test.echo").lock(keep.clone());
         let mut lock_first = request.value().clone();
         let own = lock_first["extensions"]
@@ -294,7 +294,7 @@ async fn nothing_is_locked_for_a_call_that_cannot_be_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wrong_lock_options_are_named_before_anything_happens() {
+async fn invalid_lock_options_are_named_before_anything_happens() {
     let probe = Probe::new();
     let good = json!({"key": "k", "ttl": seconds(1)});
     for (member, value, at) in [
@@ -359,7 +359,7 @@ async fn wrong_lock_options_are_named_before_anything_happens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_function_that_fails_gives_its_lock_back_and_its_data_stays() {
+async fn a_function_that_fails_releases_its_lock_and_keeps_the_data_of_the_extension() {
     let probe = Probe::new();
     let request = ask("test.fail").lock(json!({"key": "k"}));
     let expected = json!({
@@ -377,7 +377,8 @@ async fn a_function_that_fails_gives_its_lock_back_and_its_data_stays() {
     assert!(probe.holder("lock:test.fail:k").await.is_some());
 }
 
-/// JSON has numbers and texts that nothing can hold. They are wrong, and what is beside them is not missing.
+/// Some valid JSON cannot be read, such as numbers that are too large. That is one problem, and members beside it are not
+/// reported as missing.
 #[tokio::test]
 async fn a_value_that_cannot_be_read_is_pointed_at() {
     let probe = Probe::new();

@@ -1,12 +1,12 @@
-//! The way of a request through the server, without any socket: `server.handle(bytes)` on tokio's paused clock.
+//! The path of a request through the server, without any socket: `server.handle(bytes)` on tokio's paused clock.
 
 mod arguments;
 mod attempts;
 mod authors;
 mod deadlines;
+mod disconnects;
 mod extensions;
 mod faults;
-mod hang_ups;
 mod holders;
 mod kinds;
 mod leases;

@@ -1,4 +1,4 @@
-//! A server without sockets, and what its functions have done.
+//! A server without sockets, and a record of what its functions did.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) use crate::functions::Seen;
 use crate::functions::register;
 use crate::wire::{Ask, expect, until};
 
-/// The server, and what its functions have done so far.
+/// The server, and a record of what its functions did.
 #[derive(Clone)]
 pub(crate) struct Probe {
     pub(crate) server: Server,
@@ -23,7 +23,7 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// With `test.parent`, which never ends, and starts a child that notes when it is told to.
+    /// With `test.parent`, which never ends, and spawns a child that notes when it is cancelled.
     pub(crate) fn with_parent() -> Self {
         Self::with(|builder, seen| {
             let seen = seen.clone();
@@ -35,7 +35,7 @@ impl Probe {
                     let child = seen.clone();
                     tokio::spawn(async move {
                         token.cancelled().await;
-                        child.note("child told");
+                        child.note("child cancelled");
                     });
                     async move {
                         let _running = seen.run();
@@ -51,7 +51,7 @@ impl Probe {
         Self::with(|builder, _| builder)
     }
 
-    /// With more than the functions that every test has.
+    /// With additions to the functions that every test has.
     pub(crate) fn with(add: impl FnOnce(ServerBuilder, &Seen) -> ServerBuilder) -> Self {
         let seen = Seen::default();
         let builder = Server::builder()
@@ -64,7 +64,7 @@ impl Probe {
         }
     }
 
-    /// Sends a request and gives back the answer, which has to be as expected.
+    /// Sends a request, and returns the answer, which must match.
     pub(crate) async fn check(&self, request: &Ask, expected: &Value) -> Value {
         let answer = self.call(request).await;
         expect(&answer, expected);
@@ -76,7 +76,7 @@ impl Probe {
         serde_json::to_value(&response).unwrap()
     }
 
-    /// Sends a request from a task of its own. Aborting the task is hanging up.
+    /// Sends a request from a task of its own. Aborting the task is a disconnect.
     pub(crate) fn start(&self, request: &Ask) -> JoinHandle<Value> {
         let (probe, request) = (self.clone(), request.clone());
         let too_long = Duration::from_secs(24 * 60 * 60);
@@ -94,7 +94,7 @@ impl Probe {
         task
     }
 
-    /// As [`start`](Self::start), and waits until the call stands in a queue.
+    /// As [`start`](Self::start), and waits until the call is in a queue.
     pub(crate) async fn start_waiting(&self, request: &Ask) -> JoinHandle<Value> {
         let before = self.server.locks().waiting();
         let task = self.start(request);
@@ -102,16 +102,16 @@ impl Probe {
         task
     }
 
-    /// Who holds the lock of that full key.
+    /// The owner that holds the lock with this full key.
     pub(crate) async fn holder(&self, full_key: &str) -> Option<String> {
         let name = LockName::parse(full_key).unwrap();
         let (status, _) = self.server.locks().inspect(&name).await.unwrap();
         status.holder().map(|lease| lease.owner.to_string())
     }
 
-    /// Panics if any lock is held, or anybody waits.
+    /// Panics if any lock is held, or any call waits.
     pub(crate) async fn expect_nothing_left(&self) {
-        assert_eq!(self.server.locks().waiting(), 0, "somebody still waits");
+        assert_eq!(self.server.locks().waiting(), 0, "a call still waits");
         let request = ListRequest {
             limit: 100,
             ..ListRequest::default()

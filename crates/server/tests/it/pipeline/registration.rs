@@ -1,4 +1,4 @@
-//! What a server refuses to be built with.
+//! Mistakes that are reported when a server is built.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn build(add: impl FnOnce(ServerBuilder) -> ServerBuilder) -> Result<Server, Bui
     add(Server::builder().store(Arc::new(MemoryStore::new()))).build()
 }
 
-/// The mistake, which has to be there, and has to be named in its message.
+/// The error of a build that must fail; its message must contain `names`.
 #[track_caller]
 fn check(add: impl FnOnce(ServerBuilder) -> ServerBuilder, names: &str) -> BuildError {
     let error = build(add).map(|_| ()).expect_err("should be refused");
@@ -79,7 +79,7 @@ async fn names_of_the_protocol_are_reserved() {
 }
 
 #[tokio::test]
-async fn a_name_has_to_be_one() {
+async fn an_invalid_name_is_refused() {
     for name in [
         "",
         "charge",
@@ -94,7 +94,7 @@ async fn a_name_has_to_be_one() {
 }
 
 #[tokio::test]
-async fn a_version_has_to_be_one() {
+async fn an_invalid_version_is_refused() {
     for version in ["", "1", "1.0", "v1.0.0", "1.0.0.0", "01.0.0"] {
         let error = check_function(function("tea.brew", version), version);
         assert!(matches!(error, RegisterError::Version { .. }), "{error:?}");
@@ -135,7 +135,7 @@ async fn errors_and_extensions_of_a_function_have_to_be_valid() {
 }
 
 #[tokio::test]
-async fn extensions_need_names_of_their_own() {
+async fn extensions_need_valid_and_unique_names() {
     let error = check(|builder| builder.extension(Named("audit", None)), "audit");
     assert!(matches!(error, BuildError::ExtensionUrn(_)), "{error:?}");
     for (urn, alias) in [
@@ -160,7 +160,7 @@ async fn extensions_need_names_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_node_is_named_in_a_header_and_so_in_visible_ascii() {
+async fn the_name_of_a_node_must_be_valid_in_a_header() {
     for name in ["", "two words", "caf\u{e9}", "new\nline"] {
         let error = check(|builder| builder.node(name), "node");
         assert!(matches!(error, BuildError::Node), "{error:?}");

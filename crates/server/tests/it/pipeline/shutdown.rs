@@ -1,4 +1,4 @@
-//! The end of a server.
+//! Graceful shutdown, without sockets.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::wire::{LOCK, ask, data, expect, seconds, until};
 const DRAIN: Duration = Duration::from_secs(10);
 
 #[tokio::test(start_paused = true)]
-async fn with_nothing_to_do_the_end_comes_at_once() {
+async fn an_idle_server_shuts_down_at_once() {
     let probe = Probe::new();
     assert!(!probe.server.is_shutting_down());
     let started = Instant::now();
@@ -22,7 +22,7 @@ async fn with_nothing_to_do_the_end_comes_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_are_sent_away_and_running_functions_end_in_peace() {
+async fn waiters_are_refused_and_running_functions_run_to_completion() {
     let probe = Probe::new();
     let waiting = ask("test.gate").lock(json!({"key": "k", "block": seconds(60)}));
     let holder = probe.start_running(&waiting).await;
@@ -57,7 +57,7 @@ async fn waiters_are_sent_away_and_running_functions_end_in_peace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_longer_than_the_drain_timeout_is_ended_and_its_lock_released() {
+async fn a_function_that_exceeds_the_drain_timeout_is_ended_and_its_lock_released() {
     let probe = Probe::with_parent();
     let locked = probe
         .start_running(&ask("test.parent").lock(json!({"key": "k"})))
@@ -75,7 +75,7 @@ async fn what_runs_longer_than_the_drain_timeout_is_ended_and_its_lock_released(
     });
     tokio::time::sleep(DRAIN - Duration::from_millis(50)).await;
     assert!(!end.is_finished() && !locked.is_finished());
-    assert!(!probe.seen.has_noted("child told"));
+    assert!(!probe.seen.has_noted("child cancelled"));
     end.await.unwrap();
     let took = started.elapsed();
     assert!(
@@ -87,12 +87,15 @@ async fn what_runs_longer_than_the_drain_timeout_is_ended_and_its_lock_released(
     expect(data(&answer, LOCK), &json!({"acquired": true}));
     expect(&plain.await.unwrap(), &failed(&ErrorCode::Unavailable));
     assert_eq!((probe.seen.started(), probe.seen.dropped()), (3, 3));
-    until("the child is told", || probe.seen.has_noted("child told")).await;
+    until("the child is cancelled", || {
+        probe.seen.has_noted("child cancelled")
+    })
+    .await;
     probe.expect_nothing_left().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_to_be_kept_survives_the_end() {
+async fn a_lock_without_auto_release_survives_the_shutdown() {
     let probe = Probe::new();
     let keep = json!({"key": "k", "owner": "me", "auto_release": false, "ttl": {"value": 1, "unit": "hour"}});
     let call = probe.start_running(&ask("test.gate").lock(keep)).await;
@@ -105,7 +108,7 @@ async fn a_lock_to_be_kept_survives_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_the_end_nothing_runs_and_nothing_is_locked() {
+async fn after_the_shutdown_nothing_runs_and_nothing_is_locked() {
     let probe = Probe::new();
     probe.server.shut_down(DRAIN).await;
     for request in [
@@ -123,7 +126,7 @@ async fn after_the_end_nothing_runs_and_nothing_is_locked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_lock_while_the_server_ends() {
+async fn no_call_waits_for_a_lock_during_the_shutdown() {
     let probe = Probe::new();
     let waiting = ask("test.gate").lock(json!({"key": "k", "block": seconds(60)}));
     let holder = probe.start_running(&waiting).await;

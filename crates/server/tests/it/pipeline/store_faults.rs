@@ -1,4 +1,4 @@
-//! A store that cannot be reached: nothing runs without its lock.
+//! A store that is unavailable: nothing runs without its lock, and what failed is retried.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -21,7 +21,7 @@ use tower::ServiceExt;
 use crate::pipeline::probe::{Probe, failed};
 use crate::wire::{LOCK, RETRY, ask, data, expect, seconds, until};
 
-/// The memory store behind a cable that can be pulled.
+/// The memory store behind a connection that can be cut.
 #[derive(Debug, Default)]
 struct Cable {
     store: MemoryStore,
@@ -104,7 +104,7 @@ fn cabled() -> (Probe, Arc<Cable>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_its_store_a_function_is_not_run() {
+async fn a_function_that_needs_a_lock_is_not_run_without_the_store() {
     let (probe, cable) = cabled();
     cable.pull(true);
     for options in [
@@ -120,7 +120,7 @@ async fn without_its_store_a_function_is_not_run() {
         assert!(!answer.to_string().contains("10.0.0.7"), "{answer}");
     }
     assert_eq!(probe.seen.started(), 0);
-    // What needs no lock needs no store.
+    // A call without a lock needs no store.
     probe.check(&ask("test.echo"), &json!({"result": {}})).await;
     cable.pull(false);
     probe
@@ -133,7 +133,7 @@ async fn without_its_store_a_function_is_not_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn system_functions_say_that_the_store_is_not_there() {
+async fn system_functions_report_an_unavailable_store() {
     let (probe, cable) = cabled();
     cable.pull(true);
     let lock = |name: &str| format!("urn:cline:forrst:ext:atomic-lock:fn:{name}");
@@ -166,7 +166,7 @@ async fn system_functions_say_that_the_store_is_not_there() {
         )
         .await;
     cable.pull(false);
-    // What the store said counts for a second.
+    // The last result of the health check counts for a second.
     tokio::time::advance(Duration::from_secs(1)).await;
     probe
         .check(&health, &json!({"result": {"status": "healthy"}}))
@@ -174,7 +174,7 @@ async fn system_functions_say_that_the_store_is_not_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_fails_is_made_up_for() {
+async fn a_release_that_fails_is_retried() {
     let (probe, cable) = cabled();
     let call = probe
         .start_running(&ask("test.gate").lock(json!({"key": "k"})))
@@ -196,7 +196,7 @@ async fn a_release_that_fails_is_made_up_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_fails_for_a_moment_keeps_the_lease() {
+async fn a_renewal_that_fails_once_is_retried_and_keeps_the_lease() {
     let (probe, cable) = cabled();
     let renewed = json!({"key": "k", "ttl": seconds(3), "renew": true});
     let call = probe.start_running(&ask("test.gate").lock(renewed)).await;
@@ -227,7 +227,7 @@ async fn metrics(probe: &Probe) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_of_the_store_are_counted_and_nobody_is_told_that_nothing_is_held() {
+async fn failures_of_the_store_are_counted_and_no_metric_says_that_nothing_is_held() {
     let (probe, cable) = cabled();
     let before = metrics(&probe).await;
     assert!(before.contains("\nlocks_held 0\n"), "{before}");
@@ -259,7 +259,7 @@ async fn is_ready(probe: &Probe) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_health_of_the_store_is_asked_for_once_a_second() {
+async fn the_health_of_the_store_is_checked_once_a_second() {
     let (probe, cable) = cabled();
     let checks = || cable.health_checks.load(Ordering::SeqCst);
     let probes = (0..300).map(|_| is_ready(&probe));
@@ -275,7 +275,7 @@ async fn the_health_of_the_store_is_asked_for_once_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_disconnects_does_not_have_the_health_asked_for_again() {
+async fn a_disconnect_does_not_cancel_the_health_check() {
     let (probe, cable) = cabled();
     for _ in 0..10 {
         let asked = tokio::time::timeout(Duration::from_micros(10), is_ready(&probe));

@@ -1,4 +1,4 @@
-//! Which version of a function runs.
+//! Versions of functions: which one runs, and which errors are returned if there is none.
 
 use forrst_server::{Context, FunctionError, ServerBuilder};
 use serde_json::{Map, Value, json};
@@ -54,7 +54,7 @@ async fn a_function_without_a_stable_version_has_to_be_called_by_version() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_version_is_answered_with_those_there_are() {
+async fn an_unknown_version_is_answered_with_the_available_ones() {
     let probe = Probe::with(versions);
     let available = ["1.2.0", "1.9.0", "1.10.0", "2.0.0-beta.1"];
     for version in ["2.0.0", "1.2.1", "2.0.0-beta.2", "0.0.0"] {

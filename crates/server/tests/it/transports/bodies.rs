@@ -1,4 +1,4 @@
-//! How large a body may be, and how it may come.
+//! The limits on bodies, frames and messages: their size, the budget of bytes, and the time in which they must arrive.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn small() -> Limits {
     }
 }
 
-/// A request of exactly that many bytes.
+/// A request of exactly this many bytes.
 fn sized(bytes: usize) -> String {
     let text = |filling: usize| {
         ask("test.echo")
@@ -43,7 +43,7 @@ async fn a_body_may_be_as_large_as_the_limit_and_no_larger() {
     client
         .check(&post("/forrst", &sized(1001)), 413, &refused)
         .await;
-    // Announced, it is refused before it is sent.
+    // With a `Content-Length`, it is refused before it is sent.
     for path in ["/forrst", "/rpc"] {
         let mut client = Http1::connect(&host).await;
         client.send(format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1001\r\n\r\n")).await;
@@ -63,7 +63,7 @@ async fn a_body_in_chunks_is_refused_when_it_grows_too_large() {
                 .try_send(format!("190\r\n{}\r\n", "x".repeat(400)))
                 .await;
         }
-        // No last chunk: it has to be refused for what came.
+        // There is no last chunk: it must be refused for what has arrived.
         assert_eq!(client.answer().await.status, 413, "{path}");
     }
     let mut client = Http1::connect(&host).await;
@@ -78,7 +78,7 @@ async fn a_body_in_chunks_is_refused_when_it_grows_too_large() {
     client.expect_alive().await;
 }
 
-/// A client that sends megabytes before it looks at the answer still gets it.
+/// A client that sends megabytes before it reads the answer still gets it.
 #[tokio::test]
 async fn a_large_body_is_refused_with_an_answer_that_arrives() {
     let host = Host::with(small()).await;
@@ -92,7 +92,7 @@ async fn a_large_body_is_refused_with_an_answer_that_arrives() {
 }
 
 #[tokio::test]
-async fn a_client_that_asks_first_hears_whether_to_send() {
+async fn a_client_that_expects_continue_is_answered_before_it_sends() {
     let host = Host::with(small()).await;
     let head = |length: usize| {
         format!(
@@ -117,7 +117,7 @@ fn large_call(number: u32) -> Ask {
         .lock(json!({"key": "k", "scope": "global", "block": {"value": 4, "unit": "minute"}}))
 }
 
-fn frugal() -> Limits {
+fn small_budget() -> Limits {
     Limits {
         max_body: 100_000,
         max_bytes_per_connection: 400_000,
@@ -131,8 +131,8 @@ const OVER_BUDGET: &str = "Too many bytes are under way on this connection";
 const FIT: usize = 3;
 
 #[tokio::test]
-async fn large_requests_that_wait_do_not_fill_the_memory_over_http2() {
-    let host = Host::with(frugal()).await;
+async fn large_requests_that_wait_stay_within_the_budget_over_http2() {
+    let host = Host::with(small_budget()).await;
     let client = Http2::connect(&host).await;
     let mut calls = tokio::task::JoinSet::new();
     for number in 0..20 {
@@ -151,14 +151,14 @@ async fn large_requests_that_wait_do_not_fill_the_memory_over_http2() {
         host.seen.open_gate();
         assert_eq!(soon(calls.join_next()).await.unwrap().unwrap().0, 200);
     }
-    // What was taken has been given back.
+    // All bytes have been given back.
     host.seen.open_gate();
     assert_eq!(soon(client.ask(&large_call(99))).await.0, 200);
 }
 
 #[tokio::test]
-async fn large_requests_that_wait_do_not_fill_the_memory_over_a_websocket() {
-    check_websocket(frugal(), OVER_BUDGET).await;
+async fn large_requests_that_wait_stay_within_the_budget_over_a_websocket() {
+    check_websocket(small_budget(), OVER_BUDGET).await;
     let limits = Limits {
         max_body: 100_000,
         max_bytes_per_caller: 400_000,
@@ -167,7 +167,7 @@ async fn large_requests_that_wait_do_not_fill_the_memory_over_a_websocket() {
     check_websocket(limits, "Too many bytes of this caller are under way").await;
 }
 
-/// What does not fit is refused by an answer, and the connection stays.
+/// A request that does not fit is refused by an answer, and the connection stays open.
 async fn check_websocket(limits: Limits, why: &str) {
     let host = Host::with(limits).await;
     let mut socket = Socket::connect(&host).await;
@@ -178,7 +178,7 @@ async fn check_websocket(limits: Limits, why: &str) {
         let answer = socket.answer().await;
         let refused = json!({"result": {"errors": [{"code": "RATE_LIMITED", "message": why}]}});
         expect(&answer, &refused);
-        // The id is the request's own.
+        // The refusal has the id of its request.
         assert_eq!(answer["result"]["id"], answer["id"].to_string());
     }
     host.until_waiting(FIT - 1).await;
@@ -197,12 +197,12 @@ async fn check_websocket(limits: Limits, why: &str) {
     );
 }
 
-/// What is refused for its size must not be kept until it is its turn.
+/// A request that is refused for its size must not be kept until its turn.
 #[tokio::test]
-async fn a_request_that_is_refused_for_its_size_does_not_wait_for_others() {
+async fn a_request_beyond_the_budget_is_refused_at_once() {
     let host = Host::with(Limits {
         max_in_flight: 1,
-        ..frugal()
+        ..small_budget()
     })
     .await;
     let mut socket = Socket::connect(&host).await;
@@ -218,10 +218,10 @@ async fn a_request_that_is_refused_for_its_size_does_not_wait_for_others() {
     }
 }
 
-/// A body without a length takes its bytes as it arrives, and is put together from its parts.
+/// A body without a `Content-Length` takes its bytes as it arrives.
 #[tokio::test]
-async fn a_chunked_body_grows_beyond_a_small_request() {
-    let host = Host::with(frugal()).await;
+async fn a_chunked_body_takes_bytes_as_it_grows() {
+    let host = Host::with(small_budget()).await;
     let body = ask("test.echo")
         .arguments(json!({"padding": "x".repeat(60_000)}))
         .text();
@@ -237,7 +237,7 @@ async fn a_chunked_body_grows_beyond_a_small_request() {
 }
 
 /// One frame of more than 16 KiB may arrive at a time.
-fn meagre() -> Limits {
+fn tiny_budget() -> Limits {
     Limits {
         max_body: 100_000,
         max_bytes: 200_000,
@@ -245,7 +245,7 @@ fn meagre() -> Limits {
     }
 }
 
-/// Waits until a frame is not read on.
+/// Waits until a frame is refused more bytes.
 async fn until_no_room(host: &Host) {
     let mut client = Http1::connect(host).await;
     soon(async {
@@ -277,24 +277,24 @@ const LAST: u8 = 0x80;
 const PING: [u8; 6] = [0x89, 0x80, 0, 0, 0, 0];
 
 #[tokio::test]
-async fn messages_that_do_not_end_are_read_as_far_as_there_is_room() {
+async fn unfinished_messages_are_read_only_while_there_is_room() {
     let message = ask("test.echo").arguments(json!({"x": "x".repeat(90_000)}));
     let message = message.rpc(1).to_string();
     let whole = websocket_frame(LAST | TEXT, &message);
-    // In fragments, with a sign of life between them.
+    // In fragments, with a ping between them.
     let (first, last) = message.split_at(80_000);
     let mut fragments = websocket_frame(TEXT, first);
     fragments.extend(PING);
     fragments.extend(websocket_frame(LAST, last));
     for message in [whole, fragments] {
-        let host = Host::with(meagre()).await;
+        let host = Host::with(tiny_budget()).await;
         let (start, end) = message.split_at(message.len() - 10);
         let (mut one, mut other) = (Socket::connect(&host).await, Socket::connect(&host).await);
         for socket in [&mut one, &mut other] {
             soon(socket.0.get_mut().write_all(start)).await.unwrap();
         }
         until_no_room(&host).await;
-        // Neither is lost. One that ends makes room for the other.
+        // Neither is lost. The end of one makes room for the other.
         drop(one);
         soon(other.0.get_mut().write_all(end)).await.unwrap();
         expect(&other.answer().await, &json!({"result": {"id": "req_1"}}));
@@ -302,8 +302,8 @@ async fn messages_that_do_not_end_are_read_as_far_as_there_is_room() {
 }
 
 #[tokio::test]
-async fn frames_that_do_not_end_are_read_as_far_as_there_is_room() {
-    let unix = UnixHost::start(Host::with(meagre()).await).await;
+async fn unfinished_frames_are_read_only_while_there_is_room() {
+    let unix = UnixHost::start(Host::with(tiny_budget()).await).await;
     let (mut one, mut other) = (
         Frames::connect(&unix.socket).await,
         Frames::connect(&unix.socket).await,
@@ -322,17 +322,17 @@ async fn frames_that_do_not_end_are_read_as_far_as_there_is_room() {
     );
 }
 
-fn hurried() -> Limits {
+fn short_body_timeout() -> Limits {
     Limits {
         body_timeout: Duration::from_millis(300),
-        ..meagre()
+        ..tiny_budget()
     }
 }
 
-/// Signs of life between the fragments of a message do not make up for its end.
+/// Pings between the fragments of a message do not extend its deadline.
 #[tokio::test]
-async fn a_message_that_does_not_end_in_time_ends_its_connection() {
-    let host = Host::with(hurried()).await;
+async fn a_message_that_does_not_arrive_in_time_ends_its_connection() {
+    let host = Host::with(short_body_timeout()).await;
     let mut socket = Socket::connect(&host).await;
     let start = websocket_frame(TEXT, &"x".repeat(80_000));
     soon(socket.0.get_mut().write_all(&start)).await.unwrap();
@@ -347,11 +347,11 @@ async fn a_message_that_does_not_end_in_time_ends_its_connection() {
         }
     })
     .await;
-    // The pings that nobody has read may take the last word away.
+    // Unread pings may make the kernel reset the connection, and the close frame is lost then.
     if let End::Close(Some(frame)) = end {
         assert_eq!(frame.reason.as_str(), "the message did not arrive in time");
     }
-    // Its share is free for others.
+    // Its bytes are free for others.
     let mut other = Socket::connect(&host).await;
     let whole = ask("test.echo").arguments(json!({"x": "x".repeat(90_000)}));
     other.send(whole.rpc(1)).await;
@@ -359,8 +359,8 @@ async fn a_message_that_does_not_end_in_time_ends_its_connection() {
 }
 
 #[tokio::test]
-async fn a_frame_that_does_not_end_in_time_ends_its_connection() {
-    let unix = UnixHost::start(Host::with(hurried()).await).await;
+async fn a_frame_that_does_not_arrive_in_time_ends_its_connection() {
+    let unix = UnixHost::start(Host::with(short_body_timeout()).await).await;
     let mut client = Frames::connect(&unix.socket).await;
     let frame = frame(&sized(90_000));
     client.send(&frame[..80_000]).await;

@@ -1,4 +1,4 @@
-//! How many connections may be open.
+//! The limit on open connections, and the answer of a full server.
 
 use forrst_server::Limits;
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::transports::http2::Http2;
 use crate::transports::websocket_client::Socket;
 use crate::wire::{ask, expect};
 
-async fn with_places(max_connections: usize) -> Host {
+async fn with_max_connections(max_connections: usize) -> Host {
     Host::with(Limits {
         max_connections,
         ..Limits::default()
@@ -17,7 +17,7 @@ async fn with_places(max_connections: usize) -> Host {
     .await
 }
 
-/// The one too many is told so.
+/// Expects that a connection is refused because the server is full.
 async fn expect_full(host: &Host) {
     for sends in [post("/forrst", &ask("test.echo").text()), String::new()] {
         let mut client = Http1::connect(host).await;
@@ -37,7 +37,7 @@ async fn expect_full(host: &Host) {
     }
 }
 
-/// A place gets free soon after somebody has left.
+/// Waits until a permit is free, and connects.
 async fn expect_free(host: &Host) -> Http1 {
     let give_up = tokio::time::Instant::now() + forrst_testkit::PATIENCE;
     loop {
@@ -54,8 +54,8 @@ async fn expect_free(host: &Host) -> Http1 {
 }
 
 #[tokio::test]
-async fn the_one_too_many_is_refused_and_a_place_is_free_again_afterwards() {
-    let host = with_places(2).await;
+async fn a_connection_beyond_the_limit_is_refused_until_a_permit_is_free() {
+    let host = with_max_connections(2).await;
     let mut first = Http1::connect(&host).await;
     first.expect_alive().await;
     let mut second = Http1::connect(&host).await;
@@ -72,8 +72,8 @@ async fn the_one_too_many_is_refused_and_a_place_is_free_again_afterwards() {
 }
 
 #[tokio::test]
-async fn a_connection_that_broke_in_the_middle_of_a_request_frees_its_place() {
-    let host = with_places(1).await;
+async fn a_connection_that_fails_during_a_request_frees_its_permit() {
+    let host = with_max_connections(1).await;
     for sends in [
         "",
         "POST /forrst HT",
@@ -87,8 +87,8 @@ async fn a_connection_that_broke_in_the_middle_of_a_request_frees_its_place() {
 }
 
 #[tokio::test]
-async fn an_http2_connection_takes_one_place_whatever_is_on_it() {
-    let host = with_places(1).await;
+async fn an_http2_connection_takes_one_permit_for_all_its_streams() {
+    let host = with_max_connections(1).await;
     let client = Http2::connect(&host).await;
     let calls: Vec<_> = (0..10)
         .map(|_| tokio::spawn(client.ask(&ask("test.gate"))))
@@ -99,13 +99,13 @@ async fn an_http2_connection_takes_one_place_whatever_is_on_it() {
         host.seen.open_gate();
         assert_eq!(crate::transports::host::soon(call).await.unwrap().0, 200);
     }
-    client.hang_up();
+    client.disconnect();
     expect_free(&host).await;
 }
 
 #[tokio::test]
-async fn a_websocket_takes_a_place_as_long_as_it_is_open() {
-    let host = with_places(1).await;
+async fn a_websocket_keeps_its_permit_until_it_is_closed() {
+    let host = with_max_connections(1).await;
     let mut socket = Socket::connect(&host).await;
     socket.send(ask("test.echo").rpc(1)).await;
     socket.answer().await;

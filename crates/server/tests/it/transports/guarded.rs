@@ -1,4 +1,4 @@
-//! A server that asks for keys, without a listener.
+//! A server that requires API keys, without a listener.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    /// With so many keys.
+    /// A server with this many keys.
     pub(crate) fn new(limits: Limits, count: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let made = (0..count).map(|number| {
@@ -55,7 +55,7 @@ impl Guarded {
         }
     }
 
-    /// Takes all keys but one away.
+    /// Revokes all keys but one.
     pub(crate) fn keep_only(&self, number: usize) {
         let path = self.folder.path().join("keys.toml");
         std::fs::write(path, &self.entries[number]).unwrap();

@@ -1,4 +1,4 @@
-//! A server that listens.
+//! A server on a TCP port, for tests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::functions::{Seen, register};
 
-/// The server and where it listens. It is gone when this is dropped.
+/// A server and its address. It stops on drop.
 pub(crate) struct Host {
     pub(crate) server: Server,
     pub(crate) seen: Seen,
@@ -48,7 +48,7 @@ impl Host {
         }
     }
 
-    /// Waits until so many calls stand in queues.
+    /// Waits until this many calls are in queues.
     #[track_caller]
     pub(crate) fn until_waiting(&self, count: usize) -> impl Future<Output = ()> + use<> {
         let locks = self.server.locks().clone();
@@ -62,11 +62,11 @@ impl Drop for Host {
     }
 }
 
-/// Where timers are later than that, an impatient server may close what comes in time.
+/// If timers are later than this, a server with `short_timeouts` may close connections that are in time.
 pub(crate) const LATE: Duration = Duration::from_millis(100);
 
-/// Patience that tests of slow clients do not need.
-pub(crate) fn impatient() -> Limits {
+/// Timeouts for tests of slow clients.
+pub(crate) fn short_timeouts() -> Limits {
     Limits {
         idle_timeout: Duration::from_millis(300),
         body_timeout: Duration::from_millis(300),

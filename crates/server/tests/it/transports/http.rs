@@ -99,7 +99,7 @@ async fn an_answer_names_its_request_its_node_and_its_time() {
         let took = answer.header("x-forrst-duration-ms").unwrap();
         took.parse::<u64>().unwrap();
     }
-    // A failure has them too.
+    // A failure has these headers, too.
     let answer = check(
         &host,
         &ask("test.nothing").text(),
@@ -119,7 +119,7 @@ async fn an_answer_names_its_request_its_node_and_its_time() {
 }
 
 #[tokio::test]
-async fn an_id_that_cannot_stand_in_a_header_does_no_harm() {
+async fn an_id_that_is_not_valid_in_a_header_is_left_out() {
     let host = Host::start().await;
     for id in ["two\nlines", "nul\u{0}", "evil\r\nx-injected: 1"] {
         let request = ask("test.echo").id(id).text();
@@ -131,7 +131,7 @@ async fn an_id_that_cannot_stand_in_a_header_does_no_harm() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_answered_without_an_id() {
+async fn an_invalid_request_is_answered_without_an_id() {
     let host = Host::start().await;
     for (body, expected) in [
         (
@@ -192,7 +192,7 @@ async fn a_body_has_to_be_declared_as_json() {
 }
 
 #[tokio::test]
-async fn other_methods_are_told_which_to_use() {
+async fn other_methods_are_refused_with_an_allow_header() {
     let host = Host::start().await;
     for (path, methods, allowed) in [
         (
@@ -229,7 +229,7 @@ async fn other_methods_are_told_which_to_use() {
 }
 
 #[tokio::test]
-async fn health_and_readiness_are_there_to_be_looked_at() {
+async fn health_and_readiness_are_served() {
     let host = Host::start().await;
     let mut client = Http1::connect(&host).await;
     client
@@ -251,7 +251,7 @@ async fn health_and_readiness_are_there_to_be_looked_at() {
 }
 
 #[tokio::test]
-async fn other_paths_are_not_there() {
+async fn unknown_paths_are_not_found() {
     let host = Host::start().await;
     let mut client = Http1::connect(&host).await;
     for path in ["/forrst/", "/forrst/x", "/FORRST", "/rpc/x", "/page"] {
@@ -268,7 +268,7 @@ async fn other_paths_are_not_there() {
 }
 
 #[tokio::test]
-async fn one_connection_serves_one_request_after_the_other_whatever_the_answers() {
+async fn one_connection_serves_many_requests_whatever_their_answers() {
     let host = Host::start().await;
     let mut client = Http1::connect(&host).await;
     let good = ask("test.echo").lock(json!({"key": "k"})).text();
@@ -300,7 +300,7 @@ async fn one_connection_serves_one_request_after_the_other_whatever_the_answers(
 }
 
 #[tokio::test]
-async fn requests_sent_ahead_are_answered_in_their_order() {
+async fn pipelined_requests_are_answered_in_order() {
     let host = Host::start().await;
     let mut client = Http1::connect(&host).await;
     let slow = ask("test.gate").id("slow").text();
@@ -318,7 +318,7 @@ async fn requests_sent_ahead_are_answered_in_their_order() {
 }
 
 #[tokio::test]
-async fn a_client_that_says_so_is_left_after_its_answer() {
+async fn connection_close_closes_the_connection_after_the_answer() {
     let host = Host::start().await;
     let mut client = Http1::connect(&host).await;
     let body = ask("test.echo").text();
@@ -328,7 +328,7 @@ async fn a_client_that_says_so_is_left_after_its_answer() {
 }
 
 #[tokio::test]
-async fn a_traceparent_header_does_as_well_as_the_extension() {
+async fn a_traceparent_header_works_like_the_extension() {
     let host = Host::start().await;
     let mut client = Http1::connect(&host).await;
     let trace_id = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -353,7 +353,7 @@ async fn a_traceparent_header_does_as_well_as_the_extension() {
         data(&answer, TRACING)["span_id"],
         answer["result"]["trace"]["span_id"]
     );
-    // What the request itself says counts more; what is no traceparent counts nothing.
+    // The extension takes precedence; an invalid header is ignored.
     let own = plain
         .clone()
         .with(TRACING, json!({"trace_id": "mine", "span_id": "s"}));
@@ -368,7 +368,7 @@ async fn a_traceparent_header_does_as_well_as_the_extension() {
 }
 
 #[tokio::test]
-async fn a_broken_request_ends_its_connection_and_no_other() {
+async fn a_malformed_request_ends_only_its_own_connection() {
     let host = Host::start().await;
     let mut neighbour = Http1::connect(&host).await;
     neighbour.expect_alive().await;
@@ -390,7 +390,7 @@ async fn a_broken_request_ends_its_connection_and_no_other() {
     neighbour.expect_alive().await;
 }
 
-/// `curl --http2` offers to go on in HTTP/2. A server may ignore that, and has to serve the request.
+/// `curl --http2` offers an upgrade to HTTP/2. A server may ignore that, but must serve the request.
 #[tokio::test]
 async fn an_offer_to_upgrade_to_http2_is_ignored() {
     let host = Host::start().await;
@@ -413,7 +413,7 @@ async fn an_offer_to_upgrade_to_http2_is_ignored() {
 }
 
 #[tokio::test]
-async fn the_routes_can_stand_in_another_application() {
+async fn the_routes_can_be_mounted_into_another_application() {
     let host = Host::start().await;
     let app = Router::new().nest("/api", host.server.router());
     let request = |path: &str| {
@@ -454,7 +454,7 @@ async fn mounted_routes_check_the_host() {
 }
 
 #[tokio::test]
-async fn a_server_that_ends_is_not_ready() {
+async fn a_server_that_shuts_down_is_not_ready() {
     let host = Host::start().await;
     let app = host.server.router();
     host.server.shut_down(Duration::from_millis(10)).await;
@@ -466,7 +466,7 @@ async fn a_server_that_ends_is_not_ready() {
 }
 
 #[tokio::test]
-async fn a_path_that_leads_nowhere_is_not_repeated_at_length() {
+async fn a_long_unknown_path_is_shortened_in_the_answer() {
     let host = Host::start().await;
     let mut client = Http1::connect(&host).await;
     let path = format!("/{}", "x".repeat(4000));

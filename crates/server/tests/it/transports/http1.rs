@@ -11,7 +11,7 @@ pub(crate) struct Http1 {
     stream: BufReader<TcpStream>,
 }
 
-/// An answer, read to its end.
+/// A complete answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -52,7 +52,7 @@ impl Http1 {
         soon(self.stream.write_all(bytes.as_ref())).await.unwrap();
     }
 
-    /// Sends what a server that has heard enough may not want to read.
+    /// Sends bytes that the server may refuse to read; whether it took them.
     pub(crate) async fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         soon(self.stream.write_all(bytes.as_ref())).await.is_ok()
     }
@@ -101,7 +101,7 @@ impl Http1 {
         answer
     }
 
-    /// Reads an answer to its end; whether there was one.
+    /// Reads a complete answer; whether there was one.
     pub(crate) async fn try_answer(&mut self) -> bool {
         let mut length = 0;
         loop {
@@ -129,15 +129,15 @@ impl Http1 {
         line
     }
 
-    /// Everything until the server ends the connection, which it has to.
+    /// All bytes until the server closes the connection, which it must do.
     pub(crate) async fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
-        // A reset ends it as well as a goodbye.
+        // A reset is as valid as a close.
         let _ = soon(self.stream.read_to_end(&mut rest)).await;
         rest
     }
 
-    /// Sends a request and gives back the answer, which has to be as expected.
+    /// Sends a request, and returns the answer, which must match.
     pub(crate) async fn check(&mut self, request: &str, status: u16, expected: &Value) -> Answer {
         self.send(request).await;
         let answer = self.answer().await;
@@ -146,7 +146,7 @@ impl Http1 {
         answer
     }
 
-    /// Whether the connection still serves.
+    /// Panics unless the connection still serves requests.
     pub(crate) async fn expect_alive(&mut self) {
         let ping = crate::wire::ask("urn:cline:forrst:fn:ping").text();
         let healthy = json!({"result": {"status": "healthy"}});

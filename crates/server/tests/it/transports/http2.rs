@@ -25,7 +25,7 @@ impl Http2 {
         Self::connect_with_window(host, 65_535).await
     }
 
-    /// A client that takes only so much of an answer before it has read it.
+    /// A client with this flow-control window.
     pub(crate) async fn connect_with_window(host: &Host, window: u32) -> Self {
         let stream = soon(TcpStream::connect(host.address)).await.unwrap();
         let mut builder = Builder::new(TokioExecutor::new());
@@ -65,7 +65,7 @@ impl Http2 {
         self.post("/forrst", request.text())
     }
 
-    /// As [`ask`](Self::ask); `None` when the connection ends before the whole answer is there.
+    /// As [`ask`](Self::ask); `None` if the connection ends before the answer is complete.
     pub(crate) fn try_ask(&self, request: &Ask) -> impl Future<Output = Option<Bytes>> + use<> {
         let request = Request::post("http://test/forrst")
             .header(CONTENT_TYPE, "application/json")
@@ -106,8 +106,8 @@ impl Http2 {
         }
     }
 
-    /// Closes the connection with all that is on it.
-    pub(crate) fn hang_up(self) {
+    /// Closes the connection and all of its streams.
+    pub(crate) fn disconnect(self) {
         self.connection.abort();
     }
 }
@@ -164,7 +164,7 @@ async fn a_body_that_is_too_large_is_refused() {
 }
 
 #[tokio::test]
-async fn many_at_once_are_answered_as_they_are_ready() {
+async fn many_requests_at_once_are_answered_as_they_are_ready() {
     let host = Host::start().await;
     let client = Http2::connect(&host).await;
     let slow = tokio::spawn(client.ask(&ask("test.gate").id("slow")));
@@ -186,9 +186,9 @@ async fn many_at_once_are_answered_as_they_are_ready() {
     );
 }
 
-/// A body after HEAD is an error of the protocol over HTTP/2, and nobody but the server takes it away.
+/// Over HTTP/2, a body after HEAD is a protocol error, and hyper does not remove it.
 #[tokio::test]
-async fn head_has_no_body() {
+async fn a_head_request_is_answered_without_a_body() {
     let host = Host::start().await;
     let client = Http2::connect(&host).await;
     for (path, status) in [

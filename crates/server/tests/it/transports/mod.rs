@@ -1,9 +1,9 @@
-//! The server on real sockets of this machine.
+//! The server on real sockets: TCP, WebSocket and unix.
 
 mod bodies;
 mod connections;
+mod disconnects;
 mod guarded;
-mod hang_ups;
 pub(crate) mod host;
 mod http;
 mod http1;

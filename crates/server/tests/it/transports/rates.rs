@@ -1,4 +1,4 @@
-//! `max_rate` counts whatever arrives on `/rpc`, and each of it once.
+//! Rate limits: everything that arrives on `/rpc` is counted, exactly once.
 
 use axum::http::StatusCode;
 use forrst_server::Limits;
@@ -10,10 +10,10 @@ use crate::transports::http1::{Http1, post};
 use crate::transports::websocket_client::Socket;
 use crate::wire::ask;
 
-/// Requests that a caller may make at once, and in each second.
+/// The burst and the rate of a caller.
 const RATE: u32 = 10;
 
-/// More than could be let through while a batch is read on a slow machine.
+/// More than could be admitted while a slow machine reads a batch.
 const BATCH: usize = 60;
 
 fn limited(rate: u32) -> Limits {

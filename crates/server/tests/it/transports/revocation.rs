@@ -1,4 +1,4 @@
-//! What a key that was revoked still had under way.
+//! The revocation of a key ends its waiting calls, renewals and sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::transports::host::soon;
 use crate::transports::websocket_client::{End, Socket};
 use crate::wire::{ask, millis, seconds, until};
 
-/// A lock that is held for the rest of the test, by another caller.
+/// Takes a lock for the rest of the test, as another caller.
 async fn hold(guarded: &Guarded, key: usize) {
     let request =
         ask("test.echo").lock(json!({"key": "k", "scope": "global", "auto_release": false}));
@@ -60,7 +60,7 @@ async fn a_revoked_key_loses_its_waiting_calls() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_kept_keeps_its_waiting_calls() {
+async fn a_reload_keeps_the_waiting_calls_of_valid_keys() {
     let guarded = Arc::new(Guarded::new(Limits::default(), 2));
     hold(&guarded, 1).await;
     let call = tokio::spawn({

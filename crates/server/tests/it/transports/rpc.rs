@@ -7,7 +7,7 @@ use crate::transports::http1::{Http1, post};
 use crate::transports::websocket_client::Socket;
 use crate::wire::{TRACING, ask, expect, seconds};
 
-/// Sends a frame over HTTP and over a WebSocket: both have to answer as expected, or both not at all.
+/// Sends a frame over HTTP and over a WebSocket: both must answer as expected, or both not at all.
 async fn check(host: &Host, frame: &str, expected: Option<&Value>) {
     let mut http = Http1::connect(host).await;
     http.send(post("/rpc", frame)).await;
@@ -25,7 +25,7 @@ async fn check(host: &Host, frame: &str, expected: Option<&Value>) {
     if let Some(expected) = expected {
         check_answer(frame, &socket.answer().await, expected);
     }
-    // Whatever the frame was, the connection lives, and the next answer is to the next frame.
+    // Whatever the frame was, the connection stays open, and the next answer is to the next frame.
     socket.send(ask("test.echo").rpc("last")).await;
     expect(
         &socket.answer().await,
@@ -58,7 +58,7 @@ fn error(id: impl Into<Value>, code: i32) -> Value {
 }
 
 #[tokio::test]
-async fn a_call_goes_by_name_or_as_the_only_element() {
+async fn a_call_may_have_named_params_or_one_positional() {
     let host = Host::start().await;
     let request = ask("test.echo")
         .arguments(json!({"x": 1}))
@@ -109,7 +109,7 @@ async fn a_forrst_error_is_a_result() {
 }
 
 #[tokio::test]
-async fn ids_come_back_as_they_were() {
+async fn ids_are_returned_unchanged() {
     let host = Host::start().await;
     for id in [
         json!(0),
@@ -141,7 +141,7 @@ async fn ids_come_back_as_they_were() {
 }
 
 #[tokio::test]
-async fn what_is_no_id_is_refused_and_not_run() {
+async fn a_request_with_an_invalid_id_is_refused_and_not_run() {
     let host = Host::start().await;
     let refused = error(Value::Null, -32600);
     for id in [
@@ -163,14 +163,14 @@ async fn what_is_no_id_is_refused_and_not_run() {
     }
     let twice = r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"forrst.call","params":{}}"#;
     check(&host, twice, Some(&refused)).await;
-    // Only the checks' own last calls ran.
+    // Only the final calls of the checks ran.
     assert_eq!(host.seen.started(), 9);
 }
 
 #[tokio::test]
-async fn what_is_no_frame_is_an_invalid_request() {
+async fn a_malformed_frame_is_an_invalid_request() {
     let host = Host::start().await;
-    // The id comes back where there is one to be read.
+    // The id is returned if it can be read.
     let (known, unknown) = (error(1, -32600), error(Value::Null, -32600));
     for (frame, refused) in [
         ("5", &unknown),
@@ -202,7 +202,7 @@ async fn what_is_no_frame_is_an_invalid_request() {
 }
 
 #[tokio::test]
-async fn what_is_no_json_is_a_parse_error() {
+async fn a_frame_that_is_not_json_is_a_parse_error() {
     let host = Host::start().await;
     for frame in ["", "{", "nonsense", "[{}", r#"{"jsonrpc":"2.0",}"#, "{} {}"] {
         check(&host, frame, Some(&error(Value::Null, -32700))).await;
@@ -225,7 +225,7 @@ async fn a_notification_is_neither_run_nor_answered() {
     frame.as_object_mut().unwrap().remove("id");
     check(&host, &frame.to_string(), None).await;
     check(&host, &json!([frame, frame]).to_string(), None).await;
-    // Only the checks' own last calls ran.
+    // Only the final calls of the checks ran.
     assert_eq!(host.seen.started(), 2);
 }
 
@@ -254,7 +254,7 @@ async fn a_batch_is_answered_entry_by_entry() {
 }
 
 #[tokio::test]
-async fn a_batch_has_its_limit() {
+async fn a_batch_has_a_maximum_size() {
     let host = Host::start().await;
     let batch = |count| {
         let entry = json!({"jsonrpc": "2.0", "id": 1, "method": "nothing"});
@@ -305,7 +305,7 @@ fn both_done() -> Value {
 }
 
 #[tokio::test]
-async fn the_entries_of_a_batch_run_side_by_side_over_http() {
+async fn the_entries_of_a_batch_run_concurrently_over_http() {
     let host = Host::start().await;
     let mut http = Http1::connect(&host).await;
     http.send(post("/rpc", &dependent_batch())).await;
@@ -315,7 +315,7 @@ async fn the_entries_of_a_batch_run_side_by_side_over_http() {
 }
 
 #[tokio::test]
-async fn the_entries_of_a_batch_run_side_by_side_over_a_websocket() {
+async fn the_entries_of_a_batch_run_concurrently_over_a_websocket() {
     let host = Host::start().await;
     let mut socket = Socket::connect(&host).await;
     socket.send(dependent_batch()).await;

@@ -1,4 +1,4 @@
-//! The end of a server, as its clients see it.
+//! Graceful shutdown, as clients see it.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn shut_down(host: &Host, drain: Duration) -> JoinHandle<()> {
 const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn waiters_are_answered_and_running_calls_are_waited_for() {
+async fn waiters_are_refused_and_running_calls_are_drained() {
     let host = Host::start().await;
     let request = |id: &str| {
         ask("test.gate")
@@ -80,7 +80,7 @@ async fn waiters_are_answered_and_running_calls_are_waited_for() {
 }
 
 #[tokio::test]
-async fn what_takes_too_long_is_ended_with_an_answer() {
+async fn a_call_that_exceeds_the_drain_timeout_is_ended_with_an_answer() {
     let host = Host::start().await;
     let request = ask("test.gate").lock(json!({"key": "k"}));
     let mut client = Http1::connect(&host).await;
@@ -100,9 +100,9 @@ async fn what_takes_too_long_is_ended_with_an_answer() {
     assert_eq!(host.seen.dropped(), 2);
 }
 
-/// A client in the middle of a request, or one that does not listen, cannot keep the server from ending.
+/// A client in the middle of a request, or one that does not read, cannot delay the shutdown.
 #[tokio::test]
-async fn a_client_that_hangs_does_not_keep_the_server() {
+async fn a_client_that_hangs_does_not_delay_the_shutdown() {
     let host = Host::start().await;
     let mut half = Http1::connect(&host).await;
     half.send("POST /forrst HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 10\r\n\r\n{").await;
@@ -116,9 +116,9 @@ async fn a_client_that_hangs_does_not_keep_the_server() {
     drop((half, socket, silent));
 }
 
-/// Nothing that may take until the drain timeout is under way on it.
+/// No call is under way on the connection.
 #[tokio::test]
-async fn half_a_head_does_not_use_up_the_drain_timeout() {
+async fn an_incomplete_head_does_not_use_up_the_drain_timeout() {
     let limits = Limits {
         idle_timeout: 10 * LONG,
         ..Limits::default()
@@ -127,7 +127,7 @@ async fn half_a_head_does_not_use_up_the_drain_timeout() {
     let mut half = Http1::connect(&host).await;
     half.send("POST /forrst HTTP/1.1\r\nhost: te").await;
     let mut alive = Http1::connect(&host).await;
-    // By then the half has arrived, too.
+    // By then, the incomplete head has arrived, too.
     alive.expect_alive().await;
     soon(shut_down(&host, 10 * LONG)).await.unwrap();
     assert!(half.rest().await.is_empty());

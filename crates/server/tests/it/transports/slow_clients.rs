@@ -1,4 +1,4 @@
-//! Clients that say nothing, too little, or do not listen: they are ended, and nobody else notices them.
+//! Clients that are silent, slow, or do not read: they are disconnected, and other clients are not affected.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::sleep;
 
-use crate::transports::host::{Host, LATE, impatient, soon};
+use crate::transports::host::{Host, LATE, short_timeouts, soon};
 use crate::transports::http1::{Http1, post};
 use crate::transports::http2::Http2;
 use crate::wire::{ask, expect};
 
-/// A client that sends this and no more is ended; meanwhile others are served.
+/// Expects that a client that sends this and no more is disconnected, while others are served.
 async fn check(sends: &[u8], starts_with: &str) {
     undisturbed(LATE, || {
         let (sends, starts_with) = (sends.to_vec(), starts_with.to_owned());
         async move {
-            let host = Host::with(impatient()).await;
+            let host = Host::with(short_timeouts()).await;
             let mut slow = Http1::connect(&host).await;
             slow.send(&sends).await;
             let mut other = Http1::connect(&host).await;
@@ -40,35 +40,35 @@ async fn check(sends: &[u8], starts_with: &str) {
 }
 
 #[tokio::test]
-async fn one_that_connects_and_says_nothing() {
+async fn a_client_that_sends_nothing_is_disconnected() {
     check(b"", "").await;
 }
 
 #[tokio::test]
-async fn one_that_sends_half_a_first_line() {
+async fn a_client_that_sends_half_a_request_line_is_disconnected() {
     check(b"POST /for", "").await;
 }
 
 #[tokio::test]
-async fn one_that_may_be_about_to_speak_http2() {
+async fn a_client_that_sends_half_an_http2_preface_is_disconnected() {
     check(b"PRI * HTTP/2.0\r\n", "").await;
     check(b"P", "").await;
 }
 
 #[tokio::test]
-async fn one_that_speaks_http2_and_falls_silent() {
+async fn an_http2_client_that_falls_silent_is_disconnected() {
     check(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "").await;
-    // With its settings, and then nothing.
+    // Its settings, and then nothing.
     check(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", "").await;
 }
 
 #[tokio::test]
-async fn one_that_sends_half_a_head() {
+async fn a_client_that_sends_half_a_head_is_disconnected() {
     check(b"POST /forrst HTTP/1.1\r\nhost: test\r\ncontent-ty", "").await;
 }
 
 #[tokio::test]
-async fn one_that_sends_half_a_body() {
+async fn a_client_that_sends_half_a_body_gets_a_408() {
     let whole = post("/forrst", &ask("test.echo").text());
     let half = &whole[..whole.len() - 10];
     check(half.as_bytes(), "HTTP/1.1 408").await;
@@ -82,7 +82,7 @@ async fn one_that_sends_half_a_body() {
 }
 
 #[tokio::test]
-async fn one_that_announces_a_body_and_sends_none() {
+async fn a_client_that_announces_a_body_and_does_not_send_it_gets_a_408() {
     check(
         post("/forrst", "")
             .replace("content-length: 0", "content-length: 10")
@@ -94,9 +94,9 @@ async fn one_that_announces_a_body_and_sends_none() {
     check(chunked.as_bytes(), "HTTP/1.1 408").await;
 }
 
-/// Sends a byte now and then, which is a sign of life but no request.
+/// Sends a byte now and then, but never a complete request.
 async fn check_trickle(first: &str, rest: &'static [u8]) {
-    let host = Host::with(impatient()).await;
+    let host = Host::with(short_timeouts()).await;
     let mut stream = TcpStream::connect(host.address).await.unwrap();
     stream.write_all(first.as_bytes()).await.unwrap();
     let (mut reader, mut writer) = stream.into_split();
@@ -116,19 +116,19 @@ async fn check_trickle(first: &str, rest: &'static [u8]) {
 }
 
 #[tokio::test]
-async fn one_whose_head_never_ends() {
+async fn a_client_whose_head_never_ends_is_disconnected() {
     check_trickle("POST /forrst HTTP/1.1\r\n", b"x-more: and more\r\n").await;
 }
 
 #[tokio::test]
-async fn one_whose_body_never_ends() {
+async fn a_client_whose_body_never_ends_is_disconnected() {
     check_trickle("POST /forrst HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n", b" ").await;
 }
 
 #[tokio::test]
-async fn one_that_keeps_its_connection_and_does_not_use_it() {
+async fn a_client_that_does_not_use_its_connection_is_disconnected() {
     undisturbed(LATE, || async {
-        let host = Host::with(impatient()).await;
+        let host = Host::with(short_timeouts()).await;
         let mut client = Http1::connect(&host).await;
         client.expect_alive().await;
         assert!(client.rest().await.is_empty());
@@ -137,9 +137,9 @@ async fn one_that_keeps_its_connection_and_does_not_use_it() {
 }
 
 #[tokio::test]
-async fn one_that_waits_for_a_long_call_is_not_idle() {
+async fn a_client_that_waits_for_a_long_call_is_not_idle() {
     undisturbed(LATE, || async {
-        let host = Host::with(impatient()).await;
+        let host = Host::with(short_timeouts()).await;
         let mut client = Http1::connect(&host).await;
         let slow = ask("test.sleep").arguments(json!({"ms": 1000})).text();
         client
@@ -156,10 +156,10 @@ async fn one_that_waits_for_a_long_call_is_not_idle() {
 
 /// An upload that makes progress is not idle, even if it begins late and takes longer than the idle timeout.
 #[tokio::test]
-async fn one_whose_body_takes_longer_than_it_may_be_idle() {
+async fn an_upload_may_take_longer_than_the_idle_timeout() {
     let limits = Limits {
         body_timeout: Duration::from_secs(60),
-        ..impatient()
+        ..short_timeouts()
     };
     let host = Host::with(limits).await;
     let mut client = Http1::connect(&host).await;
@@ -173,24 +173,25 @@ async fn one_whose_body_takes_longer_than_it_may_be_idle() {
     assert_eq!(client.answer().await.status, 200);
 }
 
-/// A client that does not read its answer is slow as well: its connection must not be kept for ever.
+/// A client that does not read its answer must not keep its connection forever.
 #[tokio::test]
-async fn one_that_does_not_read_its_answer() {
+async fn a_client_that_does_not_read_its_answer_is_disconnected() {
     let limits = Limits {
         max_connections: 1,
-        ..impatient()
+        ..short_timeouts()
     };
     let host = Host::with(limits).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
-    let mut deaf = soon(socket.connect(host.address)).await.unwrap();
-    // More than the buffers of both ends hold.
+    let mut stream = soon(socket.connect(host.address)).await.unwrap();
+    // More than fits into the socket buffers of both ends.
     let big = ask("test.big").arguments(json!({"bytes": 64 << 20})).text();
-    deaf.write_all(post("/forrst", &big).as_bytes())
+    stream
+        .write_all(post("/forrst", &big).as_bytes())
         .await
         .unwrap();
     let mut first = [0; 12];
-    soon(deaf.read_exact(&mut first)).await.unwrap();
+    soon(stream.read_exact(&mut first)).await.unwrap();
     assert_eq!(&first, b"HTTP/1.1 200");
     let give_up = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -210,12 +211,12 @@ async fn one_that_does_not_read_its_answer() {
         assert!(!is_over, "a client that does not read keeps its connection");
         sleep(Duration::from_millis(100)).await;
     }
-    drop(deaf);
+    drop(stream);
 }
 
-/// Hundreds of silent connections at once do not keep anybody from being served.
+/// Hundreds of silent connections at once do not keep other clients from being served.
 #[tokio::test]
-async fn a_crowd_of_silent_clients_holds_nobody_up() {
+async fn many_silent_clients_do_not_delay_others() {
     let host = Host::with(Limits {
         idle_timeout: Duration::from_secs(60),
         ..Limits::default()
@@ -240,15 +241,15 @@ async fn a_crowd_of_silent_clients_holds_nobody_up() {
     drop(crowd);
 }
 
-/// Requests that anybody may make do not keep a connection open.
+/// Requests that need no key do not keep a connection open.
 #[tokio::test]
-async fn one_that_only_asks_for_the_health() {
+async fn a_client_that_requests_only_the_health_is_disconnected() {
     undisturbed(LATE, || async {
-        let host = Host::with(impatient()).await;
+        let host = Host::with(short_timeouts()).await;
         let mut client = Http1::connect(&host).await;
         let probe = "GET /health HTTP/1.1\r\nhost: test\r\n\r\n";
         soon(async {
-            // The connection is closed in the middle of it.
+            // The connection is closed during one of them.
             while client.try_send(probe).await && client.try_answer().await {}
         })
         .await;
@@ -258,10 +259,10 @@ async fn one_that_only_asks_for_the_health() {
     .await;
 }
 
-/// A client of hyper's answers pings by itself.
+/// hyper's client answers pings by itself.
 #[tokio::test]
-async fn one_that_only_answers_pings() {
-    let host = Host::with(impatient()).await;
+async fn an_http2_client_that_only_answers_pings_is_disconnected() {
+    let host = Host::with(short_timeouts()).await;
     let client = Http2::connect(&host).await;
     soon(client.closed()).await;
 }
@@ -269,7 +270,7 @@ async fn one_that_only_answers_pings() {
 #[tokio::test]
 async fn an_http2_client_in_the_middle_of_a_call_is_not_idle() {
     undisturbed(LATE, || async {
-        let host = Host::with(impatient()).await;
+        let host = Host::with(short_timeouts()).await;
         let client = Http2::connect(&host).await;
         let slow = ask("test.sleep").arguments(json!({"ms": 1000}));
         assert_eq!(soon(client.ask(&slow)).await.0, 200);
@@ -279,8 +280,8 @@ async fn an_http2_client_in_the_middle_of_a_call_is_not_idle() {
 }
 
 #[tokio::test]
-async fn one_whose_window_stays_closed() {
-    let host = Host::with(impatient()).await;
+async fn an_http2_client_whose_window_stays_closed_is_disconnected() {
+    let host = Host::with(short_timeouts()).await;
     let client = Http2::connect_with_window(&host, 0).await;
     let answer = tokio::spawn(client.try_ask(&ask("test.echo")));
     soon(client.closed()).await;
@@ -288,7 +289,7 @@ async fn one_whose_window_stays_closed() {
 }
 
 #[tokio::test]
-async fn a_crowd_of_headers_is_refused_over_http2_too() {
+async fn too_many_headers_are_refused_over_http2_too() {
     let host = Host::start().await;
     let client = Http2::connect(&host).await;
     let headers = (0..101).map(|number| (format!("x-{number}"), "1".to_owned()));

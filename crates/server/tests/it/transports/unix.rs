@@ -87,7 +87,7 @@ async fn many_frames_in_one_write_are_answered_by_id() {
 }
 
 #[tokio::test]
-async fn a_frame_may_come_byte_by_byte() {
+async fn a_frame_may_arrive_byte_by_byte() {
     let unix = start().await;
     let mut client = Frames::connect(&unix.socket).await;
     for byte in frame(&ask("test.echo").text()) {
@@ -101,7 +101,7 @@ async fn a_frame_may_come_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn more_requests_than_may_be_under_way_are_answered_all_the_same() {
+async fn requests_beyond_the_in_flight_limit_are_answered_too() {
     let limits = Limits {
         max_in_flight: 2,
         ..Limits::default()
@@ -117,7 +117,7 @@ async fn more_requests_than_may_be_under_way_are_answered_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_frame_that_is_too_large_is_answered_and_is_the_last() {
+async fn a_frame_that_is_too_large_is_refused_and_ends_the_connection() {
     let refused = json!({"id": null, "result": null, "errors": [{"code": "INVALID_REQUEST", "message": "<text>"}]});
     let unix = with_small_frames().await;
     for _ in 0..20 {
@@ -127,7 +127,7 @@ async fn a_frame_that_is_too_large_is_answered_and_is_the_last() {
             .text();
         client.send(frame(&fits)).await;
         expect(&client.answer().await, &json!({"id": "req_1"}));
-        // Its length is enough to know.
+        // The length alone shows that.
         client.send(1001_u32.to_be_bytes()).await;
         let answer = client.next().await.expect("ended without an answer");
         expect(&answer, &refused);
@@ -142,7 +142,7 @@ async fn a_frame_that_is_too_large_is_answered_and_is_the_last() {
     check(&unix, &ask("test.echo").text(), &json!({"result": {}})).await;
 }
 
-/// What was asked before the frame that is too large is still answered.
+/// Requests before the frame that is too large are still answered.
 #[tokio::test]
 async fn calls_under_way_are_answered_after_a_frame_that_is_too_large() {
     let unix = with_small_frames().await;
@@ -154,7 +154,7 @@ async fn calls_under_way_are_answered_after_a_frame_that_is_too_large() {
     unix.host.seen.open_gate();
     let mut answers = [client.answer().await, client.answer().await];
     assert_eq!(client.next().await, None);
-    // In whichever order.
+    // In any order.
     answers.sort_by_key(|answer| answer["id"].is_null());
     expect(&answers[0], &json!({"id": "before", "errors": "<absent>"}));
     let refused = json!({"id": null, "errors": [{"code": "INVALID_REQUEST"}]});
@@ -169,7 +169,7 @@ async fn only_the_user_of_the_server_may_connect() {
 }
 
 #[tokio::test]
-async fn a_socket_file_that_nobody_listens_on_is_replaced() {
+async fn a_socket_file_without_a_listener_is_replaced() {
     let host = Host::start().await;
     let socket = SocketPath::new();
     drop(std::os::unix::net::UnixListener::bind(socket.path()).unwrap());
@@ -182,7 +182,7 @@ async fn a_socket_file_that_nobody_listens_on_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_socket_that_another_server_listens_on_is_left_alone() {
+async fn a_socket_that_another_server_listens_on_is_not_replaced() {
     let unix = start().await;
     let other = Host::start().await;
     let refused = soon(other.server.serve_unix(unix.socket.path())).await;
@@ -198,7 +198,7 @@ async fn a_socket_that_another_server_listens_on_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_socket_is_left_alone() {
+async fn a_file_that_is_not_a_socket_is_not_replaced() {
     let host = Host::start().await;
     let socket = SocketPath::new();
     std::fs::write(socket.path(), "precious").unwrap();
@@ -213,7 +213,7 @@ async fn a_file_that_is_no_socket_is_left_alone() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_server_answers_what_is_under_way_and_removes_the_socket() {
+async fn a_shutdown_answers_calls_under_way_and_removes_the_socket() {
     let unix = start().await;
     let mut client = Frames::connect(&unix.socket).await;
     let hold = ask("test.gate").id("holds").lock(json!({"key": "k"}));

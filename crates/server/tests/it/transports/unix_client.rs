@@ -1,4 +1,4 @@
-//! A server on a unix socket, and a client that frames by hand.
+//! A server on a unix socket, and a client that writes raw frames.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use crate::transports::host::{Host, soon};
 use crate::wire::until;
 
-/// A path for a socket, gone with all that is there when this is dropped.
+/// A path for a socket, in a folder that is removed on drop.
 pub(crate) struct SocketPath {
     _folder: TempDir,
     path: PathBuf,
@@ -31,7 +31,7 @@ impl SocketPath {
         &self.path
     }
 
-    /// Starts to serve on it, and waits until it can be connected to.
+    /// Serves on the socket, and waits until clients can connect.
     pub(crate) async fn serve(&self, server: &Server) -> JoinHandle<std::io::Result<()>> {
         let serving = tokio::spawn({
             let (server, path) = (server.clone(), self.path.clone());
@@ -70,7 +70,7 @@ impl Drop for UnixHost {
 
 pub(crate) struct Frames(UnixStream);
 
-/// A frame of that text.
+/// A frame with this text.
 pub(crate) fn frame(text: &str) -> Vec<u8> {
     let mut frame = u32::try_from(text.len()).unwrap().to_be_bytes().to_vec();
     frame.extend_from_slice(text.as_bytes());
@@ -86,7 +86,7 @@ impl Frames {
         soon(self.0.write_all(bytes.as_ref())).await.unwrap();
     }
 
-    /// The next answer; none when the server has ended the connection.
+    /// The next answer; `None` if the server has closed the connection.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         let length = soon(self.0.read_u32()).await.ok()?;
         let mut body = vec![0; usize::try_from(length).unwrap()];

@@ -1,4 +1,4 @@
-//! What is particular about a WebSocket: many calls at once, pings, and its end.
+//! WebSockets: many calls at once, pings, and how connections end.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::transports::host::{Host, LATE, impatient, soon};
+use crate::transports::host::{Host, LATE, short_timeouts, soon};
 use crate::transports::http1::Http1;
 use crate::transports::websocket_client::{End, Socket};
 use crate::wire::{ask, expect, seconds};
@@ -50,7 +50,7 @@ async fn the_slowest_is_answered_last() {
 }
 
 #[tokio::test]
-async fn more_calls_than_may_be_under_way_are_answered_all_the_same() {
+async fn calls_beyond_the_in_flight_limit_are_answered_too() {
     let limits = Limits {
         max_in_flight: 3,
         ..Limits::default()
@@ -66,7 +66,7 @@ async fn more_calls_than_may_be_under_way_are_answered_all_the_same() {
 
 /// Each entry of a batch is a request, and one whose answer the client has not taken is still under way.
 #[tokio::test]
-async fn a_batch_counts_as_many_requests_as_it_has() {
+async fn a_batch_counts_as_its_number_of_requests() {
     let limits = Limits {
         max_in_flight: 3,
         ..Limits::default()
@@ -85,7 +85,7 @@ async fn a_batch_counts_as_many_requests_as_it_has() {
     socket.send(batch(2)).await;
     socket.0.send(Message::Ping("x".into())).await.unwrap();
     while !matches!(socket.0.next().await, Some(Ok(Message::Pong(_)))) {}
-    // It has been read, and does not begin.
+    // It was read, but does not start.
     assert_eq!(host.server.locks().waiting(), 2);
     let mut other = Socket::connect(&host).await;
     other.send(batch(4)).await;
@@ -96,7 +96,7 @@ async fn a_batch_counts_as_many_requests_as_it_has() {
 }
 
 #[tokio::test]
-async fn a_binary_message_does_as_well() {
+async fn a_binary_message_is_answered_like_a_text() {
     let host = Host::start().await;
     let mut socket = Socket::connect(&host).await;
     let frame = ask("test.echo").rpc(1).to_string();
@@ -132,11 +132,11 @@ async fn a_ping_is_answered_while_calls_are_under_way() {
     expect(&socket.answer().await, &json!({"id": 1}));
 }
 
-/// The client answers the server's pings, which it does while it waits for messages.
+/// The client answers pings while it waits for messages.
 #[tokio::test]
 async fn a_client_that_answers_pings_may_stay_silent() {
     undisturbed(LATE, || async {
-        let host = Host::with(impatient()).await;
+        let host = Host::with(short_timeouts()).await;
         let mut socket = Socket::connect(&host).await;
         let started = Instant::now();
         while started.elapsed() < Duration::from_millis(1200) {
@@ -155,7 +155,7 @@ async fn a_client_that_answers_pings_may_stay_silent() {
 #[tokio::test]
 async fn a_client_that_answers_pings_may_wait_long() {
     undisturbed(LATE, || async {
-        let host = Host::with(impatient()).await;
+        let host = Host::with(short_timeouts()).await;
         let mut socket = Socket::connect(&host).await;
         let slow = ask("test.sleep").arguments(json!({"ms": 1200}));
         socket.send(slow.rpc(1)).await;
@@ -167,13 +167,13 @@ async fn a_client_that_answers_pings_may_wait_long() {
     .await;
 }
 
-/// A server that reads no more requests still has to read pongs.
+/// A server that reads no more requests must still read pongs.
 #[tokio::test]
 async fn a_client_with_all_its_calls_under_way_may_wait_long() {
     undisturbed(LATE, || async {
         let limits = Limits {
             max_in_flight: 1,
-            ..impatient()
+            ..short_timeouts()
         };
         let host = Host::with(limits).await;
         let mut socket = Socket::connect(&host).await;
@@ -192,8 +192,8 @@ async fn a_client_with_all_its_calls_under_way_may_wait_long() {
 }
 
 #[tokio::test]
-async fn a_client_that_answers_no_pings_is_given_up_with_its_place_in_the_queue() {
-    let host = Host::with(impatient()).await;
+async fn a_client_that_answers_no_pings_is_disconnected_and_leaves_the_queue() {
+    let host = Host::with(short_timeouts()).await;
     let mut holder = Socket::connect(&host).await;
     holder
         .send(ask("test.gate").lock(json!({"key": "k"})).rpc(1))
@@ -204,7 +204,7 @@ async fn a_client_that_answers_no_pings_is_given_up_with_its_place_in_the_queue(
     let waits = ask("test.gate").lock(json!({"key": "k", "block": seconds(60)}));
     socket.send(waits.rpc(1)).await;
     host.until_waiting(1).await;
-    // Nobody reads from the socket, and so nobody answers its pings.
+    // Pings are answered only while the socket is read.
     host.until_waiting(0).await;
     host.seen.open_gate();
     soon(alive).await.unwrap();
@@ -212,7 +212,7 @@ async fn a_client_that_answers_no_pings_is_given_up_with_its_place_in_the_queue(
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_ends_its_connection_and_no_other() {
+async fn a_message_that_is_too_large_ends_only_its_own_connection() {
     let limits = Limits {
         max_body: 1000,
         ..Limits::default()
@@ -246,7 +246,7 @@ async fn a_close_is_answered_with_a_close() {
     assert!(matches!(end, End::Close(_)), "{end:?}");
 }
 
-/// A handshake with more headers than it needs, and the status of its answer.
+/// Sends a handshake with additional headers; the status of its answer.
 async fn handshake(host: &Host, line: &str, headers: &str) -> u16 {
     let mut client = Http1::connect(host).await;
     let text = format!(
@@ -260,7 +260,7 @@ const VERSION: &str = "sec-websocket-version: 13";
 const KEY: &str = "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==";
 
 #[tokio::test]
-async fn what_is_no_handshake_is_refused() {
+async fn an_invalid_handshake_is_refused() {
     let host = Host::start().await;
     for (line, headers) in [
         (
@@ -276,9 +276,9 @@ async fn what_is_no_handshake_is_refused() {
     }
 }
 
-/// A page in a browser says where it is from, and may not speak for its visitor.
+/// A browser sends the origin of a web page, which must not make calls on behalf of its visitor.
 #[tokio::test]
-async fn a_page_of_another_origin_is_refused() {
+async fn a_web_page_of_another_origin_is_refused() {
     let host = Host::start().await;
     for (origin, status) in [
         ("", 101),

@@ -33,7 +33,7 @@ impl Socket {
         soon(self.0.send(message)).await.unwrap();
     }
 
-    /// The next message that is no ping or pong.
+    /// The next message that is not a ping or a pong.
     pub(crate) async fn next(&mut self) -> Result<Value, End> {
         loop {
             match soon(self.0.next()).await {
@@ -51,7 +51,7 @@ impl Socket {
         self.next().await.expect("the connection ended")
     }
 
-    /// The answers to so many requests, by their ids.
+    /// The next `count` answers, by their ids.
     pub(crate) async fn answers(&mut self, count: usize) -> BTreeMap<String, Value> {
         let mut answers = BTreeMap::new();
         while answers.len() < count {
@@ -61,7 +61,7 @@ impl Socket {
         answers
     }
 
-    /// What comes before the server ends the connection, and how it ends it.
+    /// All messages until the server closes the connection, and how it was closed.
     pub(crate) async fn rest(&mut self) -> (Vec<Value>, End) {
         let mut answers = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! Requests as callers write them, and what is expected of answers.
+//! Builds requests, and compares answers with what is expected.
 #![allow(dead_code, reason = "each test target uses a part of it")]
 
 use serde_json::{Map, Value, json};
@@ -10,7 +10,7 @@ pub(crate) const DEADLINE: &str = "urn:forrst:ext:deadline";
 pub(crate) const TRACING: &str = "urn:forrst:ext:tracing";
 pub(crate) const RETRY: &str = "urn:forrst:ext:retry";
 
-/// A request in the making.
+/// A builder of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Ask(Value);
 
@@ -92,17 +92,17 @@ pub(crate) fn seconds(count: u64) -> Value {
     json!({"value": count, "unit": "second"})
 }
 
-/// Panics unless the answer is as expected: objects may have more members than those named, arrays not.
+/// Panics unless the answer matches: objects may have additional members, arrays may not have additional elements.
 ///
-/// Some strings stand for what cannot be known before: `<any>`, `<absent>`, `<text>`, `<number>`, `<fence>`, `<uuid>`,
-/// `<time>`.
+/// Some strings are patterns for values that are not known in advance: `<any>`, `<absent>`, `<text>`, `<number>`, `<fence>`,
+/// `<uuid>`, `<time>`.
 #[track_caller]
 pub(crate) fn expect(actual: &Value, expected: &Value) {
     if let Err((at, why)) = matches(actual, expected) {
-        let mut complaint = format!("at `{at}`: {why}\nin {actual:#}\nexpected {expected:#}");
-        let readable = complaint.floor_char_boundary(4000);
-        complaint.truncate(readable);
-        panic!("{complaint}");
+        let mut mismatch = format!("at `{at}`: {why}\nin {actual:#}\nexpected {expected:#}");
+        let readable = mismatch.floor_char_boundary(4000);
+        mismatch.truncate(readable);
+        panic!("{mismatch}");
     }
 }
 
@@ -168,7 +168,7 @@ fn is_like(actual: &Value, pattern: &str) -> bool {
     }
 }
 
-/// What the extension of that name says in an answer.
+/// The data of an extension in an answer.
 pub(crate) fn data<'a>(answer: &'a Value, urn: &str) -> &'a Value {
     let extensions = answer["extensions"].as_array();
     let found = extensions.and_then(|all| all.iter().find(|entry| entry["urn"] == urn));

@@ -1,4 +1,4 @@
-//! Callers who go away.
+//! Clients that disconnect, which is a dropped future here: waits are rolled back, and functions run to completion.
 
 use async_trait::async_trait;
 use forrst_protocol::Errors;
@@ -9,7 +9,7 @@ use crate::pipeline::probe::{Probe, Seen};
 use crate::wire::{ask, expect, seconds, until};
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_caller_who_goes_leaves_the_queue() {
+async fn a_waiting_client_that_disconnects_leaves_the_queue() {
     let probe = Probe::new();
     let waiting = |key: &str| ask("test.gate").lock(json!({"key": key, "block": seconds(60)}));
     let holder = probe.start_running(&waiting("k")).await;
@@ -31,7 +31,7 @@ async fn a_waiting_caller_who_goes_leaves_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_who_waits_with_the_acquire_function_leaves_the_queue_too() {
+async fn a_client_that_waits_in_acquire_leaves_the_queue_when_it_disconnects() {
     let probe = Probe::new();
     let acquire = ask("urn:cline:forrst:ext:atomic-lock:fn:acquire");
     let arguments = json!({"key": "k", "ttl": seconds(60), "block": seconds(60)});
@@ -46,7 +46,7 @@ async fn a_caller_who_waits_with_the_acquire_function_leaves_the_queue_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_function_runs_to_its_end_when_its_caller_goes_and_then_the_lock_is_free() {
+async fn after_a_disconnect_the_function_runs_to_completion_and_then_releases_its_lock() {
     let probe = Probe::new();
     let call = probe
         .start_running(&ask("test.gate").lock(json!({"key": "k"})))
@@ -65,7 +65,7 @@ async fn a_function_runs_to_its_end_when_its_caller_goes_and_then_the_lock_is_fr
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_function_without_a_lock_runs_to_its_end_as_well() {
+async fn after_a_disconnect_a_function_without_a_lock_runs_to_completion() {
     let probe = Probe::new();
     let call = probe.start_running(&ask("test.gate")).await;
     call.abort();
@@ -76,7 +76,7 @@ async fn a_function_without_a_lock_runs_to_its_end_as_well() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_to_be_kept_is_kept_when_the_caller_goes() {
+async fn after_a_disconnect_a_lock_without_auto_release_stays_held() {
     let probe = Probe::new();
     let keep = json!({"key": "k", "owner": "me", "auto_release": false});
     let call = probe.start_running(&ask("test.gate").lock(keep)).await;
@@ -93,7 +93,7 @@ async fn a_lock_to_be_kept_is_kept_when_the_caller_goes() {
 
 const AFTERWARDS: &str = "urn:acme:forrst:ext:afterwards";
 
-/// Notes that it came to its end.
+/// An extension that notes when it has run to completion.
 struct Afterwards(Seen);
 
 impl Extension for Afterwards {
@@ -116,7 +116,7 @@ impl Around for Afterwards {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extension_of_the_service_runs_to_its_end_as_well() {
+async fn after_a_disconnect_an_extension_of_the_service_runs_to_completion() {
     for is_locked in [false, true] {
         let probe = Probe::with(|builder, seen| builder.extension(Afterwards(seen.clone())));
         let mut request = ask("test.gate").with(AFTERWARDS, Value::Null);
@@ -135,9 +135,9 @@ async fn an_extension_of_the_service_runs_to_its_end_as_well() {
     }
 }
 
-/// Hangs up at every point at which the call gives way.
+/// Disconnects at every point at which the call yields.
 #[tokio::test(start_paused = true)]
-async fn whenever_the_caller_goes_nothing_is_left_behind() {
+async fn a_disconnect_at_any_await_point_leaves_nothing_behind() {
     for polls in 0..40 {
         let probe = Probe::with(|builder, seen| {
             let seen = seen.clone();

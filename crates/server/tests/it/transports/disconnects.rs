@@ -1,4 +1,4 @@
-//! Clients who hang up: one who waits leaves the queue, and a function that runs ends in peace.
+//! Clients that disconnect: one that waits leaves the queue, and a function that runs is run to completion.
 
 use forrst_server::Limits;
 use serde_json::json;
@@ -15,7 +15,7 @@ fn waiting() -> Ask {
         .lock(json!({"key": "k", "scope": "global", "block": {"value": 4, "unit": "minute"}}))
 }
 
-/// Somebody holds the lock; the connection is to be kept.
+/// Takes the lock, and returns the connection of its holder.
 async fn hold(host: &Host) -> Http1 {
     let mut holder = Http1::connect(host).await;
     holder.ask(&waiting()).await;
@@ -23,7 +23,7 @@ async fn hold(host: &Host) -> Http1 {
     holder
 }
 
-/// Nobody waits any more, the holder is as before, and the lock is free after it.
+/// Expects that no call waits any more, the holder is unaffected, and the lock is free after it.
 async fn expect_left(host: &Host, mut holder: Http1) {
     host.until_waiting(0).await;
     assert_eq!(host.seen.started(), 1);
@@ -39,7 +39,7 @@ async fn expect_left(host: &Host, mut holder: Http1) {
 }
 
 #[tokio::test]
-async fn a_waiting_http_1_client() {
+async fn a_waiting_http_1_client_leaves_the_queue_when_it_disconnects() {
     let host = Host::start().await;
     let holder = hold(&host).await;
     for path in ["/forrst", "/rpc"] {
@@ -56,9 +56,9 @@ async fn a_waiting_http_1_client() {
     expect_left(&host, holder).await;
 }
 
-/// Behind a request that was sent ahead, hyper does not read: the socket itself is asked.
+/// While hyper has a pipelined request, it does not read: only the socket shows the disconnect.
 #[tokio::test]
-async fn a_waiting_http_1_client_that_has_sent_another_request_ahead() {
+async fn a_waiting_http_1_client_that_pipelines_leaves_the_queue_when_it_disconnects() {
     let host = Host::start().await;
     let holder = hold(&host).await;
     let mut client = Http1::connect(&host).await;
@@ -70,43 +70,44 @@ async fn a_waiting_http_1_client_that_has_sent_another_request_ahead() {
 }
 
 #[tokio::test]
-async fn a_waiting_http_2_client() {
+async fn a_waiting_http_2_client_leaves_the_queue_when_it_disconnects() {
     let host = Host::start().await;
     let holder = hold(&host).await;
     let client = Http2::connect(&host).await;
-    // One gives up its stream, the other its connection.
-    let gives_up = tokio::spawn(client.ask(&waiting()));
+    // One resets its stream, the other closes its connection.
+    let resets = tokio::spawn(client.ask(&waiting()));
     host.until_waiting(1).await;
-    let stays = tokio::spawn(client.ask(&waiting()));
+    let closes = tokio::spawn(client.ask(&waiting()));
     host.until_waiting(2).await;
-    gives_up.abort();
+    resets.abort();
     host.until_waiting(1).await;
-    stays.abort();
-    let _ = stays.await;
-    client.hang_up();
+    closes.abort();
+    let _ = closes.await;
+    client.disconnect();
     expect_left(&host, holder).await;
 }
 
 #[tokio::test]
-async fn a_waiting_websocket_client() {
+async fn a_waiting_websocket_client_leaves_the_queue_when_it_disconnects() {
     let host = Host::start().await;
     let holder = hold(&host).await;
-    // One says goodbye, one just goes.
-    let mut polite = Socket::connect(&host).await;
-    let mut rude = Socket::connect(&host).await;
+    // One sends a close frame, the other only closes its connection.
+    let mut closes_properly = Socket::connect(&host).await;
+    let mut drops = Socket::connect(&host).await;
     for number in 0..3 {
-        polite.send(waiting().rpc(number)).await;
-        rude.send(json!([waiting().rpc(number), waiting().rpc(number + 10)]))
+        closes_properly.send(waiting().rpc(number)).await;
+        drops
+            .send(json!([waiting().rpc(number), waiting().rpc(number + 10)]))
             .await;
     }
     host.until_waiting(9).await;
-    soon(polite.0.close(None)).await.unwrap();
+    soon(closes_properly.0.close(None)).await.unwrap();
     host.until_waiting(6).await;
-    drop(rude);
+    drop(drops);
     expect_left(&host, holder).await;
 }
 
-/// More than the server reads ahead: it has stopped reading, and sees the disconnect all the same.
+/// The client sends more than the server reads ahead. The server has stopped reading, and must still notice the disconnect.
 #[tokio::test]
 async fn a_websocket_client_with_a_full_read_ahead_leaves_all_its_queues() {
     let host = Host::with(Limits {
@@ -140,7 +141,7 @@ async fn a_unix_client_with_a_full_read_ahead_leaves_all_its_queues() {
 }
 
 #[tokio::test]
-async fn a_waiting_client_on_a_unix_socket() {
+async fn a_waiting_unix_client_leaves_the_queue_when_it_disconnects() {
     let unix = UnixHost::start(Host::start().await).await;
     let holder = hold(&unix.host).await;
     let mut client = Frames::connect(&unix.socket).await;
@@ -150,9 +151,9 @@ async fn a_waiting_client_on_a_unix_socket() {
     expect_left(&unix.host, holder).await;
 }
 
-/// Nothing more is read after such a frame, but that the client goes has to be noticed.
+/// Nothing is read after such a frame, but a disconnect must still be noticed.
 #[tokio::test]
-async fn a_waiting_client_on_a_unix_socket_whose_last_frame_was_too_large() {
+async fn a_unix_client_whose_last_frame_was_too_large_leaves_the_queue_when_it_disconnects() {
     let unix = UnixHost::start(Host::start().await).await;
     let holder = hold(&unix.host).await;
     let mut client = Frames::connect(&unix.socket).await;
@@ -170,9 +171,9 @@ fn one_in_flight() -> Limits {
     }
 }
 
-/// A server that takes no more requests from a client still has to notice that it goes.
+/// A server that reads no more requests from a client must still notice its disconnect.
 #[tokio::test]
-async fn a_waiting_websocket_client_with_all_its_calls_under_way() {
+async fn a_websocket_client_at_its_in_flight_limit_leaves_the_queue_when_it_disconnects() {
     let host = Host::with(one_in_flight()).await;
     let holder = hold(&host).await;
     let mut client = Socket::connect(&host).await;
@@ -183,7 +184,7 @@ async fn a_waiting_websocket_client_with_all_its_calls_under_way() {
 }
 
 #[tokio::test]
-async fn a_waiting_client_on_a_unix_socket_with_all_its_calls_under_way() {
+async fn a_unix_client_at_its_in_flight_limit_leaves_the_queue_when_it_disconnects() {
     let unix = UnixHost::start(Host::with(one_in_flight()).await).await;
     let holder = hold(&unix.host).await;
     let mut client = Frames::connect(&unix.socket).await;
@@ -194,7 +195,7 @@ async fn a_waiting_client_on_a_unix_socket_with_all_its_calls_under_way() {
 }
 
 #[tokio::test]
-async fn a_client_whose_function_runs() {
+async fn a_function_runs_to_completion_when_its_client_disconnects() {
     let unix = UnixHost::start(Host::start().await).await;
     let host = &unix.host;
     let locked = ask("test.gate").lock(json!({"key": "k", "scope": "global"}));
@@ -214,7 +215,7 @@ async fn a_client_whose_function_runs() {
                 let call = tokio::spawn(client.ask(&locked));
                 until("the function runs", runs).await;
                 call.abort();
-                client.hang_up();
+                client.disconnect();
             }
             "websocket" => {
                 let mut client = Socket::connect(host).await;
@@ -227,7 +228,7 @@ async fn a_client_whose_function_runs() {
                 until("the function runs", runs).await;
             }
         }
-        // The client is gone. Whoever comes next waits until the function has ended.
+        // The client has disconnected. The next caller waits until the function has ended.
         let next =
             ask("test.context").lock(json!({"key": "k", "scope": "global", "block": seconds(20)}));
         let mut client = Http1::connect(host).await;
