@@ -315,3 +315,34 @@ fn not_held(why: NotHeld, key: &LockName) -> ErrorObject {
         _ => error,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The columns `call`, `observe` and `admin` of the row about a function in the table of rights.
+    fn documented_roles(function: &str) -> Vec<Role> {
+        let text = include_str!("../../../docs/access.md");
+        let table = text.lines().filter(|line| line.starts_with("| `"));
+        let mut rows = table.map(|line| line.trim_matches('|').split('|').collect::<Vec<_>>());
+        let name = format!("`{function}`");
+        let row = rows.find(|cells| cells.len() == 5 && cells[0].contains(&name));
+        let cells = row.unwrap_or_else(|| panic!("docs/access.md has no row for {name}"));
+        let roles = [Role::Call, Role::Observe, Role::Admin];
+        let is_checked = |(cell, _): &(&&str, Role)| cell.trim() == "✓";
+        let checked = cells[2..].iter().zip(roles).filter(is_checked);
+        checked.map(|(_, role)| role).collect()
+    }
+
+    #[test]
+    fn the_table_of_rights_in_the_documentation_matches_the_functions() {
+        for spec in SPECS {
+            let function = spec.names[0].rsplit(':').next().unwrap();
+            let roles = match spec.needs {
+                Needs::AnyCaller => Role::ALL.map(|(_, role)| role).to_vec(),
+                Needs::OneOf(roles) => roles.to_vec(),
+            };
+            assert_eq!(documented_roles(function), roles, "{function}");
+        }
+    }
+}
