@@ -125,8 +125,8 @@ impl KnownCallers {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        // The whole error of toml would quote the line, which may have a key that was pasted by mistake. Its message has the names
-        // of members, which may be one, too; it is a text only, so that is searched for the prefix.
+        // The whole error of toml quotes the line, and its message quotes names of members: each may be a key that was pasted by
+        // mistake. The error has no other description, so the message is searched for the prefix of keys.
         let document: Document = toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start));
             let line = before.map_or(1, |before| before.matches('\n').count() + 1);

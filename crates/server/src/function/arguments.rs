@@ -118,8 +118,8 @@ fn first_problem(
             Segment::Unknown => Ok(at),
         });
     let (Ok(at) | Err(at)) = longer;
-    // serde_json counts line and column within the arguments, not within the body, so the position is cut off. Its errors give the
-    // message without the position in no other way.
+    // The position is that within the arguments, not within the body, so it is cut off. The errors of serde_json have no message
+    // without it.
     let message = error.inner().to_string();
     let end = message.rfind(" at line ").unwrap_or(message.len());
     problem(at, &message[..end])

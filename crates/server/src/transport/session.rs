@@ -46,7 +46,7 @@ const FIRST_PART: u64 = 16 * 1024;
 /// How long a message waits before it is checked again whether there is room for it.
 const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The limits of a session, and what it sends on special occasions.
+/// The limits of a session, and the messages that it sends by itself.
 pub(super) struct Rules<M> {
     /// How many requests may be under way at once, from their start until the client has taken the answer. A few more are read
     /// ahead and wait; then nothing is read.
@@ -104,7 +104,7 @@ impl SessionAccount {
 
 /// Reads messages within the budget. A message that has arrived in part takes its bytes like a request, and no more of it is
 /// read while there is no room.
-struct Unfinished<'a> {
+struct MessageReader<'a> {
     account: &'a SessionAccount,
     /// How many bytes were received before the message.
     before: u64,
@@ -112,15 +112,15 @@ struct Unfinished<'a> {
     taken: Option<(TakenBytes, Instant)>,
 }
 
-impl<'a> Unfinished<'a> {
+impl<'a> MessageReader<'a> {
     fn new(account: &'a SessionAccount) -> Self {
-        let unfinished = Self {
+        let reader = Self {
             account,
             before: account.intake.received(),
             taken: None,
         };
-        unfinished.allow();
-        unfinished
+        reader.allow();
+        reader
     }
 
     /// Waits for the next message.
@@ -263,7 +263,7 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
     F: Fn(R, Result<Room, ErrorObject>) -> Fut,
     Fut: Future<Output = Option<M>> + Send + 'static,
 {
-    let mut unfinished = Unfinished::new(&rules.account);
+    let mut reader = MessageReader::new(&rules.account);
     let mut writer = Writer::new(outgoing, rules.idle_timeout);
     let most = rules.max_in_flight.max(1);
     let mut calls = Calls::new(most);
@@ -310,7 +310,7 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
                 Err(Panicked) => return,
             },
             // Before calls are run, so that requests that arrived together run together, and are answered in one write.
-            next = unfinished.next(&mut incoming), if is_reading => {
+            next = reader.next(&mut incoming), if is_reading => {
                 reads += 1;
                 silence.ends();
                 match next {

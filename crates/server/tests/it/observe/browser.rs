@@ -1,4 +1,4 @@
-//! Headless Chromium, driven over the DevTools protocol.
+//! Headless Chromium, driven over the `DevTools` protocol.
 
 use std::fmt::Display;
 use std::path::Path;

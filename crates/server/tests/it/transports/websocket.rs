@@ -1,4 +1,4 @@
-//! WebSockets: many calls at once, pings, and how connections end.
+//! JSON-RPC over a WebSocket: many calls at once, pings, and how connections end.
 
 use std::time::Duration;
 
