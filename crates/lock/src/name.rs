@@ -57,6 +57,16 @@ fn normalised(raw: &str) -> Cow<'_, str> {
 }
 
 /// With one allocation: every locked call has a name made.
+/// Full keys of the PHP library begin with `forrst_lock:`.
+fn with_prefix(name: Cow<'_, str>) -> Cow<'_, str> {
+    match name.strip_prefix(OTHER_PREFIX) {
+        Some(rest) => Cow::Owned(format!("{}{rest}", LockName::PREFIX)),
+        None => name,
+    }
+}
+
+const OTHER_PREFIX: &str = "forrst_lock:";
+
 fn joined(parts: &[&str]) -> Arc<str> {
     let mut text: SmallVec<[u8; 128]> = SmallVec::new();
     parts
@@ -136,7 +146,7 @@ impl LockName {
                 actual: raw.len(),
             });
         }
-        let name = normalised(raw);
+        let name = with_prefix(normalised(raw));
         check(&name, Self::MAX_BYTES)?;
         match name.strip_prefix(Self::PREFIX) {
             None => Err(InvalidText::NoPrefix),
@@ -147,7 +157,7 @@ impl LockName {
 
     /// What names begin with that begin with this text, however that spells its accents.
     pub fn normalised_prefix(raw: &str) -> String {
-        normalised(raw).into_owned()
+        with_prefix(normalised(raw)).into_owned()
     }
 
     /// The whole text, with its `lock:`.
@@ -235,6 +245,14 @@ mod tests {
         let function = "f".repeat(LockName::MAX_FUNCTION_BYTES);
         let name = LockName::scoped(&function, &key).unwrap();
         assert_eq!(LockName::parse(name.as_str()), Ok(name));
+    }
+
+    #[test]
+    fn the_prefix_of_the_php_library_is_another_spelling() {
+        let name = LockName::parse("lock:a:b").unwrap();
+        assert_eq!(LockName::parse("forrst_lock:a:b"), Ok(name));
+        assert_eq!(LockName::parse("forrst_lock:"), Err(InvalidText::Empty));
+        assert_eq!(LockName::normalised_prefix("forrst_lock:a"), "lock:a");
     }
 
     #[test]

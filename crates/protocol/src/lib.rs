@@ -79,6 +79,7 @@ pub use duration::{Duration, DurationOverflow, Unit};
 pub use error::{ErrorObject, Errors, NoErrors, Source};
 pub use function_name::FunctionName;
 pub use names::{InvalidName, RequestId};
+pub use parse::is_envelope;
 pub use pointer::{InvalidPointer, Pointer};
 pub use problems::{MAX_PROBLEMS, Problems, excerpt, short_message};
 pub use raw::{Members, NotAnObject, RawJson, RawObject};

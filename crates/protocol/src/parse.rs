@@ -37,6 +37,15 @@ pub(crate) fn request(body: &[u8]) -> Result<Request<'_>, Rejection> {
     }
 }
 
+/// Whether a body looks like a request of this protocol, and not like a frame of JSON-RPC.
+///
+/// It says nothing about whether the request is valid: [`Request::parse`] does.
+pub fn is_envelope(body: &[u8]) -> bool {
+    let names =
+        std::str::from_utf8(body).map(|text| outline::has_members(text, ["protocol", "jsonrpc"]));
+    matches!(names, Ok(Ok([true, false])))
+}
+
 /// Why a text is not JSON.
 fn not_json(text: &str) -> Rejection {
     let error = match serde_json::from_str::<IgnoredAny>(text) {

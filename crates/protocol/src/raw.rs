@@ -51,6 +51,14 @@ impl fmt::Display for Kind {
     }
 }
 
+/// Whether a JSON value is `[]`.
+pub(crate) fn is_empty_array(json: &str) -> bool {
+    let inner = json
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    inner.is_some_and(|inner| inner.trim_ascii().is_empty())
+}
+
 /// A JSON object that is kept as its text until someone needs it: arguments, context, options, extension data.
 ///
 /// Borrows from the body that it was parsed from, so that a large one is not copied.
@@ -108,6 +116,16 @@ impl Default for RawObject<'_> {
     /// `{}`, without an allocation.
     fn default() -> Self {
         Self(Cow::Borrowed("{}"))
+    }
+}
+
+impl<'a> RawObject<'a> {
+    /// An object, or the empty list that PHP writes in place of an empty object.
+    pub fn from_php(raw: &'a RawValue) -> Result<Self, NotAnObject> {
+        match is_empty_array(raw.get()) {
+            true => Ok(Self::default()),
+            false => Self::try_from(raw),
+        }
     }
 }
 

@@ -61,6 +61,11 @@ impl Version {
         self.0.major
     }
 
+    /// The tag of a pre-release: `beta.2` of `1.0.0-beta.2`. Empty for a release.
+    pub fn pre_release(&self) -> &str {
+        self.0.pre.as_str()
+    }
+
     /// Whether this is not a pre-release. A call without a version gets the highest stable one.
     pub fn is_stable(&self) -> bool {
         self.0.pre.is_empty()

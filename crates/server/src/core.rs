@@ -22,6 +22,7 @@ use forrst_protocol::{
 };
 use futures_util::future::CatchUnwind;
 use futures_util::{FutureExt, poll};
+use serde_json::{Value, json};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -39,7 +40,7 @@ use crate::context::{CallInfo, Cancellation, Stop, Values};
 use crate::error::internal_error;
 use crate::extension::{
     AtomicLock, DeadlineExtension, End, Extension, ExtensionCall, Next, Retry, Stage, Step, Trace,
-    Tracing, extension_pointer,
+    Tracing, extension_pointer, guidance,
 };
 use crate::limits::{HeldLocks, Limits, RateLimit, Refusal, Room};
 use crate::metrics::{Activity, Metrics};
@@ -174,6 +175,21 @@ impl Extensions {
         Ok(())
     }
 
+    /// Every name of every extension, and its index.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.by_urn
+            .iter()
+            .map(|(urn, index)| (urn.as_str(), *index))
+    }
+
+    /// `{urn, version}` of every name of those extensions.
+    pub(crate) fn listed(&self, is_listed: impl Fn(usize) -> bool) -> Vec<Value> {
+        let names = self.names().filter(|(_, index)| is_listed(*index));
+        let entry =
+            |(urn, index): (&str, usize)| json!({"urn": urn, "version": self.all[index].version()});
+        names.map(entry).collect()
+    }
+
     pub(crate) fn find(&self, urn: &str) -> Option<usize> {
         let (_, index) = self.by_urn.iter().find(|(own, _)| own == urn)?;
         Some(*index)
@@ -290,7 +306,7 @@ impl Core {
                 let failed = |_| Err(Response::failure(Some(id), internal_error()).into());
                 std::panic::catch_unwind(check).unwrap_or_else(failed)
             }
-            (Ok(request), Err(refusal)) => Err(Response::failure(Some(request.id), refusal).into()),
+            (Ok(request), Err(refusal)) => Err(refused(request, refusal)),
             // An unauthenticated client does not learn what is wrong with the request, only whose it was.
             (Err(rejection), Err(refusal)) => {
                 Err(Response::failure(rejection.id().cloned(), refusal).into())
@@ -302,7 +318,9 @@ impl Core {
                 if rejection.is_nested_too_deep() {
                     self.metrics.refused(Refusal::Nesting);
                 }
-                Err(rejected(rejection, origin.max_errors).into())
+                let asked = rejection.extensions().to_vec();
+                let response = rejected(rejection, origin.max_errors);
+                Err(with_guidance(response, &asked).into())
             }
         }
     }
@@ -328,7 +346,7 @@ impl Core {
         };
         if let Err(refusal) = allowed {
             self.metrics.refused(Refusal::Forbidden);
-            return Err(Response::failure(Some(request.id), refusal).into());
+            return Err(refused(request, refusal));
         }
         let room = match function {
             Some(function) => origin.room.expect_result(&function.result_size).map(Some),
@@ -338,7 +356,7 @@ impl Core {
             Ok(room) => room,
             Err(refusal) => {
                 self.metrics.refused(Refusal::Bytes);
-                return Err(Response::failure(Some(request.id), refusal).into());
+                return Err(refused(request, refusal));
             }
         };
         let asked = Asked {
@@ -455,7 +473,7 @@ impl Core {
         for (index, extension) in request.extensions.iter().enumerate() {
             let urn = extension.urn.as_str();
             let Some(place) = self.extensions.find(urn) else {
-                if extension.required && unsupported.len() < MOST_NAMED {
+                if extension.required && !is_hint(urn) && unsupported.len() < MOST_NAMED {
                     unsupported.push((index, urn));
                 }
                 continue;
@@ -502,6 +520,7 @@ impl Core {
             return None;
         }
         let urn = Urn::parse(Tracing::URN).ok()?;
+        // Without an index: it was not asked for, and adds nothing to the answer.
         let call = asked.extension(&urn, None, None);
         let around = self.extensions.all[place].prepare(&call).ok()?;
         Some(Step { place, around })
@@ -510,7 +529,7 @@ impl Core {
     fn not_supported(&self, first: usize, unsupported: &[(usize, &str)]) -> ErrorObject {
         let urns: Vec<&str> = unsupported.iter().map(|(_, urn)| *urn).collect();
         let message = format!("Extension not supported: {}", urns.join(", "));
-        let supported: Vec<&str> = self.extensions.all.iter().map(|e| e.urn()).collect();
+        let supported: Vec<&str> = self.extensions.names().map(|(urn, _)| urn).collect();
         ErrorObject::new(ErrorCode::ExtensionNotSupported, message)
             .at(extension_pointer(first))
             .with_detail("unsupported", urns)
@@ -551,6 +570,26 @@ impl<W: Future> Future for ToEnd<W> {
     }
 }
 
+/// The response to a request that is refused before its extensions are looked at.
+fn refused(request: Request<'_>, refusal: ErrorObject) -> Box<Response> {
+    let response = Response::failure(Some(request.id), refusal);
+    let asked: Vec<Urn> = request.extensions.into_iter().map(|e| e.urn).collect();
+    with_guidance(response, &asked).into()
+}
+
+/// Adds the data of `retry` to the response of a request that has asked for it and came no further.
+fn with_guidance(response: Response, asked: &[Urn]) -> Response {
+    let is_retry = |urn: &&Urn| [Retry::URN, Retry::ALIAS].contains(&urn.as_str());
+    let Some(urn) = asked.iter().find(is_retry) else {
+        return response;
+    };
+    let data = response.result().err().map(guidance);
+    match data.map(|data| RawObject::from_serialize(&data)) {
+        Some(Ok(data)) => response.with_extension(urn.clone(), data),
+        _ => response,
+    }
+}
+
 /// What was wrong with the envelope, shortened where the answer has room for less.
 fn rejected(rejection: Rejection, max_errors: usize) -> Response {
     if rejection.errors().as_slice().len() <= max_errors {
@@ -561,6 +600,16 @@ fn rejected(rejection: Rejection, max_errors: usize) -> Response {
     let errors = problems.into_errors();
     let errors = errors.unwrap_or_else(|| internal_error().into());
     Response::failure(rejection.id().cloned(), errors)
+}
+
+/// Whether an extension only hints at how a call could be served better, so that it can be ignored even where it is required.
+fn is_hint(urn: &str) -> bool {
+    let name = urn.strip_prefix("urn:forrst:ext:");
+    let name = name.or_else(|| urn.strip_prefix("urn:cline:forrst:ext:"));
+    matches!(
+        name,
+        Some("locale" | "caching" | "quota" | "priority" | "deprecation")
+    )
 }
 
 fn not_applicable(urn: &str, request: &Request<'_>, pointer: Pointer) -> ErrorObject {

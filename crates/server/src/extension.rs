@@ -32,7 +32,7 @@ use crate::span;
 
 pub(crate) use self::atomic_lock::AtomicLock;
 pub(crate) use self::deadline::{DeadlineExtension, millis};
-pub(crate) use self::retry::Retry;
+pub(crate) use self::retry::{Retry, guidance, retry_after, whole_seconds};
 pub(crate) use self::tracing::Tracing;
 
 /// Something that callers can ask for around a call, by naming it in the request's `extensions`.

@@ -198,6 +198,9 @@ impl Registry {
                 .map(|version| version.to_string().into())
                 .collect();
             ErrorObject::new(ErrorCode::VersionNotFound, message)
+                .with_detail("function", name.as_str())
+                .with_detail("requested_version", requested.clone())
+                .with_detail("available_versions", available.clone())
                 .with_detail("requested", requested)
                 .with_detail("available", available)
         })

@@ -9,7 +9,7 @@ use super::outline::{Outline, Part};
 use super::path::Path;
 use super::repeated_keys::RepeatedKeys;
 use crate::problems::{Excerpt, Problems};
-use crate::raw::Kind;
+use crate::raw::{Kind, is_empty_array};
 use crate::scan::unescape;
 use crate::{
     Call, ErrorCode, ErrorObject, Errors, ExtensionRequest, FunctionName, PROTOCOL_NAME, RawObject,
@@ -48,7 +48,10 @@ impl<'a> Reader<'a> {
                 request.extensions = extensions;
                 Ok(request)
             }
-            (errors, _, id, _) => Err(Rejection::new(id, errors.unwrap_or_else(incomplete))),
+            (errors, _, id, _) => {
+                let rejection = Rejection::new(id, errors.unwrap_or_else(incomplete));
+                Err(rejection.asking_for(extensions.into_iter().map(|extension| extension.urn)))
+            }
         }
     }
 
@@ -184,6 +187,11 @@ impl<'a> Reader<'a> {
     }
 
     fn optional_object(&mut self, member: Raw<'a>, path: Path<'_>) -> Option<RawObject<'a>> {
+        // PHP writes an empty map as an empty list.
+        let member = match member {
+            Member::Present(raw) if is_empty_array(raw) => Member::Present("{}"),
+            member => member,
+        };
         let raw = self.optional(member, path, Kind::Object)?;
         if self.has_unusual_keys
             && let Some(repeated_keys) = &mut self.repeated_keys

@@ -6,6 +6,7 @@ use super::envelope::Reader;
 use super::members::{Member, Raw, name_in, named};
 use super::path::Path;
 use crate::ExtensionRequest;
+use crate::problems::Problems;
 use crate::raw::Kind;
 use crate::scan::{NotJson, Scanner};
 
@@ -62,6 +63,21 @@ impl<'a> Outline<'a> {
         reader.has_unusual_keys = scanner.has_unusual_keys();
         Ok(outline)
     }
+}
+
+/// Which members an object has at the top level.
+pub(super) fn has_members<const N: usize>(
+    text: &str,
+    names: [&'static str; N],
+) -> Result<[bool; N], NotJson> {
+    let mut scanner = Scanner::new(text);
+    if scanner.peek() != Some(b'{') {
+        return Err(NotJson);
+    }
+    let mut problems = Problems::default();
+    let members = named(&mut scanner, &names, Path::Root, &mut problems)?;
+    scanner.end()?;
+    Ok(members.map(|member| !matches!(member, Member::Absent)))
 }
 
 const ENVELOPE: [&str; 5] = ["protocol", "id", "call", "context", "extensions"];

@@ -45,18 +45,23 @@ enum Limit {
     At(String, DateTime<Utc>),
 }
 
+/// `{value, unit}`; or `{timeout: {value, unit}}` or `{deadline: timestamp}`, as the PHP library sends them.
 fn read(mut fields: Fields) -> Result<Limit, Errors> {
-    let is_absolute = fields.peek("unit").as_deref() == Some("iso8601");
-    let limit = if is_absolute {
+    let timestamp = |value: &Value| {
+        let text = value.as_str();
+        let parsed = text.and_then(|text| DateTime::parse_from_rfc3339(text).ok());
+        let expected = "must be a timestamp such as `2026-01-31T12:00:00Z`";
+        let parsed = parsed.ok_or(expected)?.with_timezone(&Utc);
+        Ok(Limit::At(text.unwrap_or_default().to_owned(), parsed))
+    };
+    let limit = if fields.has("timeout") {
+        let timeout = fields.required_duration("timeout");
+        timeout.map(|(duration, std)| Limit::After(duration, std))
+    } else if fields.has("deadline") {
+        fields.required("deadline", timestamp)
+    } else if fields.peek("unit").as_deref() == Some("iso8601") {
         fields.optional("unit", |_| Ok(()));
-        let timestamp = fields.required("value", |value| {
-            let text = value.as_str();
-            let parsed = text.and_then(|text| DateTime::parse_from_rfc3339(text).ok());
-            let expected = "must be a timestamp such as `2026-01-31T12:00:00Z`";
-            let parsed = parsed.ok_or(expected)?.with_timezone(&Utc);
-            Ok((text.unwrap_or_default().to_owned(), parsed))
-        });
-        timestamp.map(|(text, at)| Limit::At(text, at))
+        fields.required("value", timestamp)
     } else {
         let duration = fields.duration();
         duration.map(|(duration, std)| Limit::After(duration, std))

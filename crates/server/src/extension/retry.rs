@@ -1,7 +1,10 @@
 //! `retry`: a caller whose request failed learns whether and when to try again.
 
+use std::time::Duration as StdDuration;
+
 use async_trait::async_trait;
-use forrst_protocol::{Duration, ErrorCode, Errors, Unit, Urn};
+use forrst_protocol::{Duration, ErrorCode, ErrorObject, Errors, Unit, Urn};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Around, Extension, ExtensionCall, Next, Outcome};
@@ -10,13 +13,18 @@ use crate::fields::Fields;
 
 pub(crate) struct Retry;
 
+impl Retry {
+    pub(crate) const URN: &'static str = "urn:forrst:ext:retry";
+    pub(crate) const ALIAS: &'static str = "urn:cline:forrst:ext:retry";
+}
+
 impl Extension for Retry {
     fn urn(&self) -> &'static str {
-        "urn:forrst:ext:retry"
+        Self::URN
     }
 
     fn alias(&self) -> Option<&str> {
-        Some("urn:cline:forrst:ext:retry")
+        Some(Self::ALIAS)
     }
 
     fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors> {
@@ -46,29 +54,38 @@ impl Around for Run {
 }
 
 /// A request with several errors may be repeated if each of them may pass.
-fn guidance(errors: &Errors) -> Value {
+pub(crate) fn guidance(errors: &Errors) -> Value {
     if !errors.iter().all(|error| error.code.is_retryable()) {
         return json!({"allowed": false});
     }
     let first = &errors.as_slice()[0];
     let (strategy, after, max_attempts) = match first.code {
-        ErrorCode::RateLimited => ("fixed", Duration::new(1, Unit::Second), 3),
-        ErrorCode::DeadlineExceeded => ("immediate", Duration::millis(0), 1),
+        ErrorCode::RateLimited => ("fixed", StdDuration::from_secs(1), 3),
+        ErrorCode::DeadlineExceeded => ("immediate", StdDuration::ZERO, 1),
         ErrorCode::LockAcquisitionFailed | ErrorCode::LockTimeout => {
-            ("exponential", Duration::millis(100), 10)
+            ("exponential", StdDuration::from_millis(100), 10)
         }
-        ErrorCode::Unavailable => ("exponential", Duration::new(1, Unit::Second), 5),
-        _ => ("exponential", Duration::new(1, Unit::Second), 3),
+        ErrorCode::Unavailable => ("exponential", StdDuration::from_secs(1), 5),
+        _ => ("exponential", StdDuration::from_secs(1), 3),
     };
-    // Where the error itself knows better, it says so.
-    let hint = first
-        .details
-        .as_ref()
-        .and_then(|details| details.get("retry_after"));
+    // An error may have a hint of its own.
+    let after = retry_after(first).unwrap_or(after);
     json!({
         "allowed": true,
         "strategy": strategy,
-        "after": hint.cloned().unwrap_or_else(|| json!(after)),
+        "after": Duration::new(whole_seconds(after), Unit::Second),
         "max_attempts": max_attempts,
     })
+}
+
+/// The `retry_after` of an error.
+pub(crate) fn retry_after(error: &ErrorObject) -> Option<StdDuration> {
+    let hint = error.details.as_ref()?.get("retry_after")?;
+    Duration::deserialize(hint).ok()?.to_std().ok()
+}
+
+/// Rounded up, and at least one: the protocol counts pauses in whole seconds.
+pub(crate) fn whole_seconds(time: StdDuration) -> u64 {
+    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    seconds.max(1)
 }

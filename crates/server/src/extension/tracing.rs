@@ -38,7 +38,7 @@ impl Extension for Tracing {
             }
         };
         Ok(Box::new(Run {
-            urn: call.urn.clone(),
+            urn: call.index.map(|_| call.urn.clone()),
             trace,
         }))
     }
@@ -112,7 +112,8 @@ fn fresh_span_id() -> String {
 }
 
 struct Run {
-    urn: Urn,
+    /// `None` for a trace that the request has joined by its header alone.
+    urn: Option<Urn>,
     trace: Trace,
 }
 
@@ -131,6 +132,9 @@ impl Around for Run {
         let trace = Arc::new(trace);
         context.trace = Some(trace.clone());
         let outcome = next.run(context).instrument(span).await;
+        let Some(urn) = urn else {
+            return outcome;
+        };
         outcome.with_data(
             urn,
             &json!({

@@ -1,7 +1,7 @@
 //! `capabilities`: the protocol versions, functions, extensions and limits of the server.
 
 use forrst_protocol::{Duration, FunctionName, MAX_NESTING, PROTOCOL_VERSION, RawObject};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Needs, Prepared, Spec, arguments_of, call};
 use crate::limits::Limits;
@@ -22,18 +22,15 @@ fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     Ok(call(async |context| {
         let server = &context.server;
         let functions: Vec<&str> = server.registry.names().map(FunctionName::as_str).collect();
-        let extensions: Vec<Value> = server
-            .extensions
-            .all
-            .iter()
-            .map(|e| json!({"urn": e.urn(), "version": e.version()}))
-            .collect();
+        let versions = [PROTOCOL_VERSION.to_string()];
         Ok(json!({
             "service": server.service,
-            "protocol_versions": [PROTOCOL_VERSION.to_string()],
+            "protocol_versions": versions,
+            "protocolVersions": versions,
             "functions": functions,
-            "extensions": extensions,
+            "extensions": server.extensions.listed(|_| true),
             "limits": {
+                "max_request_bytes": server.limits.max_body,
                 "max_body_bytes": server.limits.max_body,
                 "max_nesting": MAX_NESTING,
                 "max_lock_ttl": Duration::from_std(server.limits.max_ttl),

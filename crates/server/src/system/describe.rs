@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Needs, Prepared, Spec, arguments_of, call};
 use crate::core::Core;
 use crate::error::arguments_pointer;
-use crate::fields::parsed;
+use crate::fields::{boolean, parsed};
 use crate::limits::Limits;
 use crate::registry::Registered;
 
@@ -31,6 +31,7 @@ fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     let mut fields = arguments_of(arguments);
     let function = fields.optional("function", parsed(FunctionName::parse));
     let version = fields.optional("version", parsed(Version::parse));
+    let include_schema = fields.optional("include_schema", boolean).unwrap_or(true);
     if version.is_some() && function.is_none() {
         fields.refuse("version", "can be used only together with `function`");
     }
@@ -54,57 +55,71 @@ fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
                 }
             }
         };
-        Ok(document(server, &functions))
+        Ok(document(server, &functions, include_schema))
     }))
 }
 
-pub(crate) fn document(server: &Core, functions: &[&Registered]) -> Value {
-    let functions: Vec<Value> = functions.iter().map(|f| describe(server, f)).collect();
+pub(crate) fn document(server: &Core, functions: &[&Registered], include_schema: bool) -> Value {
+    let describe = |function: &&Registered| describe(server, function, include_schema);
+    let functions: Vec<Value> = functions.iter().map(describe).collect();
     json!({
+        "discovery": DISCOVERY,
         "forrst": PROTOCOL_VERSION.to_string(),
         "info": {"title": server.service, "version": env!("CARGO_PKG_VERSION")},
         "functions": functions,
     })
 }
 
-fn describe(server: &Core, function: &Registered) -> Value {
-    let stability = if function.version.is_stable() {
-        "stable"
-    } else {
-        "experimental"
-    };
+/// The version of the format of the discovery document.
+const DISCOVERY: &str = "0.1.0";
+
+fn describe(server: &Core, function: &Registered, include_schema: bool) -> Value {
     let errors = function.errors.iter();
     let errors: Vec<Value> = errors
         .map(|(code, message)| json!({"code": code, "message": message}))
         .collect();
-    let extensions = server.extensions.all.iter().enumerate();
-    let extensions: Vec<Value> = extensions
-        .filter(|(index, _)| function.takes(*index))
-        .map(|(_, e)| json!({"urn": e.urn(), "version": e.version()}))
-        .collect();
+    let extensions = server.extensions.listed(|place| function.takes(place));
     let mut described = json!({
         "name": function.name,
         "version": function.version,
-        "stability": stability,
-        "arguments": arguments(&function.arguments),
-        "result": {"name": "result", "schema": function.result},
+        "stability": stability(&function.version),
+        "arguments": arguments(&function.arguments, include_schema),
+        "result": {"name": "result"},
         "errors": errors,
         "extensions": extensions,
     });
+    if include_schema {
+        described["result"]["schema"] = json!(function.result);
+    }
     if let Some(summary) = &function.summary {
         described["summary"] = summary.as_str().into();
     }
     described
 }
 
+/// By the tag of a pre-release: `1.0.0-beta.2` is a beta.
+fn stability(version: &Version) -> &'static str {
+    let tag = version.pre_release().split('.').next();
+    match tag {
+        None | Some("") => "stable",
+        Some("alpha") => "alpha",
+        Some("beta") => "beta",
+        Some("rc") => "rc",
+        Some(_) => "experimental",
+    }
+}
+
 /// The members of an object's schema as arguments, each with the definitions that it may refer to.
-fn arguments(schema: &Value) -> Vec<Value> {
+fn arguments(schema: &Value, include_schema: bool) -> Vec<Value> {
     let Some(members) = schema["properties"].as_object() else {
         return Vec::new();
     };
     let required = schema["required"].as_array();
     let is_required = |name: &String| required.is_some_and(|names| names.iter().any(|n| n == name));
     let argument = |(name, member): (&String, &Value)| {
+        if !include_schema {
+            return json!({"name": name, "required": is_required(name)});
+        }
         let mut member = member.clone();
         if let (Some(member), Some(definitions)) = (member.as_object_mut(), schema.get("$defs")) {
             member.insert("$defs".to_owned(), definitions.clone());

@@ -43,7 +43,10 @@ enum Component {
 }
 
 pub(super) const SPEC: Spec = Spec {
-    names: &["urn:cline:forrst:fn:health"],
+    names: &[
+        "urn:cline:forrst:fn:health",
+        "urn:cline:forrst:ext:diagnostics:fn:health",
+    ],
     schema: "health",
     needs: Needs::AnyCaller,
     errors: &[],

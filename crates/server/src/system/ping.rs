@@ -8,7 +8,10 @@ use crate::limits::Limits;
 use crate::time::now;
 
 pub(super) const SPEC: Spec = Spec {
-    names: &["urn:cline:forrst:fn:ping"],
+    names: &[
+        "urn:cline:forrst:fn:ping",
+        "urn:cline:forrst:ext:diagnostics:fn:ping",
+    ],
     schema: "ping",
     needs: Needs::AnyCaller,
     errors: &[],

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{FromRequestParts, WebSocketUpgrade};
-use axum::http::header::{CONTENT_TYPE, HOST, ORIGIN, UPGRADE};
+use axum::http::header::{CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER, UPGRADE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use axum::response::IntoResponse;
@@ -24,6 +24,7 @@ use super::websocket;
 use crate::Server;
 use crate::access::Credential;
 use crate::core::{Counted, Origin};
+use crate::extension;
 use crate::limits::{Refusal, Room};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-forrst-request-id");
@@ -45,41 +46,57 @@ pub(super) async fn forrst<B: RequestBody>(
     connection: Option<&Arc<Connection>>,
 ) -> (Answer, Option<UnderWay>) {
     let started = Instant::now();
-    let mut under_way = None;
-    let (status, response) = match read_post(server, request, connection).await {
-        Ok(Posted {
-            body,
-            room,
-            sender,
-            authorised,
-        }) => {
-            under_way = Some(UnderWay::new(room.clone(), authorised));
-            let origin = Origin {
-                received: started,
-                traceparent: sender.traceparent,
-                credential: sender.credential,
-                from: sender.from,
-                refusal: sender.refusal,
-                room,
-                max_errors: MAX_PROBLEMS,
-                counted: Counted::NotYet,
-            };
-            let response = server.core.answer(body, origin).await;
-            let status = StatusCode::from_u16(response.http_status());
-            (
-                status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
-                response,
-            )
+    match read_post(server, request, connection).await {
+        Ok(posted) => {
+            let (answer, under_way) = answer_envelope(server, posted, started).await;
+            (answer, Some(under_way))
         }
         Err(rejection) => {
             let response = forrst_protocol::Response::failure(None, rejection.error);
-            (rejection.status, response.with_node(server.node()))
+            let response = response.with_node(server.node());
+            let mut answer = with_headers(server, rejection.status, &response, started);
+            if rejection.status == StatusCode::METHOD_NOT_ALLOWED {
+                answer = allow(answer, "POST");
+            }
+            (answer, None)
         }
-    };
-    let mut answer = forrst_answer(status, &response);
-    if status == StatusCode::METHOD_NOT_ALLOWED {
-        answer = allow(answer, "POST");
     }
+}
+
+/// Answers a request of the protocol.
+async fn answer_envelope(server: &Server, posted: Posted, started: Instant) -> (Answer, UnderWay) {
+    let Posted {
+        body,
+        room,
+        sender,
+        authorised,
+    } = posted;
+    let under_way = UnderWay::new(room.clone(), authorised);
+    let origin = Origin {
+        received: started,
+        traceparent: sender.traceparent,
+        credential: sender.credential,
+        from: sender.from,
+        refusal: sender.refusal,
+        room,
+        max_errors: MAX_PROBLEMS,
+        counted: Counted::NotYet,
+    };
+    let response = server.core.answer(body, origin).await;
+    let status = StatusCode::from_u16(response.http_status());
+    let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let answer = with_headers(server, status, &response, started);
+    (answer, under_way)
+}
+
+/// A response of the protocol, with the headers that go with it.
+fn with_headers(
+    server: &Server,
+    status: StatusCode,
+    response: &forrst_protocol::Response,
+    started: Instant,
+) -> Answer {
+    let mut answer = forrst_answer(status, response);
     let headers = answer.headers_mut();
     if let Some(id) = response.id()
         && let Ok(id) = HeaderValue::from_bytes(id.as_str().as_bytes())
@@ -91,7 +108,21 @@ pub(super) async fn forrst<B: RequestBody>(
     if let Some(node) = &server.listeners.node {
         headers.insert(NODE.clone(), node.clone());
     }
-    (with_challenge(answer), under_way)
+    if let Some(seconds) = retry_after(status, response) {
+        headers.insert(RETRY_AFTER, seconds.into());
+    }
+    ask_for_key(answer)
+}
+
+/// When it is worth trying again, in seconds, for the statuses that mean so.
+fn retry_after(status: StatusCode, response: &forrst_protocol::Response) -> Option<u64> {
+    let is_temporary = matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::LOCKED
+    );
+    let errors = response.result().err().filter(|_| is_temporary)?;
+    let hints = errors.iter().filter_map(extension::retry_after);
+    Some(extension::whole_seconds(hints.max().unwrap_or_default()))
 }
 
 /// The answer that refuses a client without a request of the protocol.
@@ -112,12 +143,18 @@ pub(super) async fn rpc<B: RequestBody>(
         let (parts, _) = request.into_parts();
         return (websocket(server, parts, connection).await, None);
     }
+    let started = Instant::now();
     let Posted {
         body,
         room,
         mut sender,
         authorised,
     } = match read_post(server, request, connection).await {
+        // The PHP library sends its requests here by default.
+        Ok(posted) if forrst_protocol::is_envelope(&posted.body) => {
+            let (answer, under_way) = answer_envelope(server, posted, started).await;
+            return (answer, Some(under_way));
+        }
         Ok(posted) => posted,
         Err(rejection) => {
             let mut answer = json(rejection.status, &Rpc::refusal(&rejection.error.message));

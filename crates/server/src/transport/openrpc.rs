@@ -8,7 +8,7 @@ use crate::system::document as discovery;
 
 pub(super) fn document(core: &Core) -> Value {
     let all: Vec<&Registered> = core.registry.iter().collect();
-    let functions = discovery(core, &all)["functions"].take();
+    let functions = discovery(core, &all, true)["functions"].take();
     let member = |name: &str, required: bool, schema: Value| json!({"name": name, "required": required, "schema": schema});
     json!({
         "openrpc": "1.3.2",

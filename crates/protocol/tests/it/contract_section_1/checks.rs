@@ -84,7 +84,7 @@ pub(crate) fn values_other_than(kinds: &[&str]) -> impl Iterator<Item = (Value, 
         (json!(true), "a boolean"),
         (json!(7), "a number"),
         (json!("text"), "a string"),
-        (json!([]), "an array"),
+        (json!([1]), "an array"),
         (json!({}), "an object"),
     ];
     let kinds: Vec<String> = kinds.iter().map(|&kind| kind.to_owned()).collect();

@@ -6,7 +6,7 @@ use crate::contract_section_1::checks::check;
 #[test]
 fn are_reported_together() {
     let body = r#"{
-        "extensions": [{"options": []}, 7, {"urn": "x", "required": "no"}],
+        "extensions": [{"options": [1]}, 7, {"urn": "x", "required": "no"}],
         "call": {"version": 1, "arguments": null},
         "protocol": {"version": "1.0.0"},
         "id": "req_001"

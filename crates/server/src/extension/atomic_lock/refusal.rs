@@ -10,6 +10,9 @@ use crate::error::{internal_error, unavailable};
 use crate::extension::millis;
 use crate::limits::Refusal;
 
+/// When a caller that holds too many locks may try again: it has to release one first.
+const RETRY_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// The error for every outcome that is not a grant.
 pub(super) fn refusal(
     outcome: AcquireOutcome,
@@ -104,7 +107,8 @@ pub(super) fn too_many_locks(options: &LockOptions, most: Option<usize>) -> Erro
         }
         _ => {
             let message = "You hold or wait for as many locks as one caller may on this server";
-            ErrorObject::new(ErrorCode::RateLimited, message)
+            let error = ErrorObject::new(ErrorCode::RateLimited, message);
+            error.with_detail("retry_after", json!(millis(RETRY_AFTER)))
         }
     };
     error.with_detail("max_locks_per_caller", most)
