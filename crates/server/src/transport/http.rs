@@ -111,7 +111,7 @@ fn with_headers(
     if let Some(seconds) = retry_after(status, response) {
         headers.insert(RETRY_AFTER, seconds.into());
     }
-    ask_for_key(answer)
+    with_challenge(answer)
 }
 
 /// When it is worth trying again, in seconds, for the statuses that mean so.

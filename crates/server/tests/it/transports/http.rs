@@ -328,7 +328,7 @@ async fn connection_close_closes_the_connection_after_the_answer() {
 }
 
 #[tokio::test]
-async fn a_traceparent_header_works_like_the_extension() {
+async fn a_traceparent_header_joins_the_trace() {
     let host = Host::start().await;
     let mut client = Http1::connect(&host).await;
     let trace_id = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -343,10 +343,18 @@ async fn a_traceparent_header_works_like_the_extension() {
     let plain = ask("test.context");
     let expected = json!({
         "result": {"trace": {"trace_id": trace_id, "parent_span_id": "00f067aa0ba902b7", "span_id": "<span>"}},
+        "extensions": "<absent>",
+    });
+    client
+        .check(&header(&good, &plain.text()), 200, &expected)
+        .await;
+    let named = plain.clone().with(TRACING, Value::Null);
+    let expected = json!({
+        "result": {"trace": {"trace_id": trace_id, "parent_span_id": "00f067aa0ba902b7", "span_id": "<span>"}},
         "extensions": [{"urn": TRACING, "data": {"trace_id": trace_id, "span_id": "<span>"}}],
     });
     let answer = client
-        .check(&header(&good, &plain.text()), 200, &expected)
+        .check(&header(&good, &named.text()), 200, &expected)
         .await
         .json();
     assert_eq!(
