@@ -1,8 +1,8 @@
 //! What durable locks cost: `cargo bench -p forrst-stores --bench embedded`.
 //!
 //! Acquire and release of the embedded store, side by side with the same rows written by one SQLite transaction for each
-//! operation, as a lock server without group commit does it; then the start with a million leases, a page of their list, and the
-//! size of the file after a million cycles. Figures depend on the disk; the ratio is what counts.
+//! operation, as in a lock server without group commit; then the start with a million leases, a page of their list, and the size of
+//! the file after a million cycles. Absolute numbers depend on the disk; compare the ratios.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -232,7 +232,7 @@ fn list_a_million(store: &EmbeddedStore) {
         assert_eq!(count, 1_000_000);
         times.sort_unstable();
         println!(
-            "a page of {limit} of them: {:?} in the middle, {:?} at most",
+            "a page of {limit} of them: {:?} median, {:?} maximum",
             times[times.len() / 2],
             times[times.len() - 1]
         );

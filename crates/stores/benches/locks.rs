@@ -1,7 +1,7 @@
 //! What locks cost in memory: `cargo bench -p forrst-stores --bench locks`.
 //!
 //! Prints operations per second, hand-overs per second, bytes per held lock and per waiter, and the longest time that an
-//! operation took while a million leases ran out. Figures depend on the machine; their ratios hardly do.
+//! operation took while a million leases expired. Absolute numbers depend on the machine; their ratios hardly do.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn main() {
     println!("  per held lock         {:>12.0} bytes", bytes_per_lock());
     println!("  per waiter, one key   {:>12.0} bytes", bytes_per_waiter());
 
-    println!("a million leases that run out in the same second");
+    println!("a million leases that expire in the same second");
     let (slowest, swept) = mass_expiry();
     println!(
         "  slowest operation     {:>12.1} ms",
@@ -117,7 +117,7 @@ fn hand_overs(threads: usize) -> f64 {
                 for _ in 0..rounds {
                     let request = request(name("hot"), &owner, HOUR, Some(HOUR));
                     let guard = take(&service, request).await;
-                    // Holds for a turn of the others, so that they meet.
+                    // Holds it while the others run, so that they contend.
                     tokio::task::yield_now().await;
                     guard.release().await;
                 }

@@ -1,4 +1,4 @@
-//! The time of a store that lives in one process.
+//! The clock of the memory store. The interleaving tests (`--cfg shuttle`) replace it with a deterministic one.
 
 #[cfg(not(shuttle))]
 pub(crate) use self::machine::Clock;
@@ -12,7 +12,7 @@ mod machine {
     use forrst_lock::{Reading, Timestamp};
     use tokio::time::Instant;
 
-    /// Starts with the machine's wall clock and goes on with its monotonic one, so that nobody can set it back.
+    /// Starts at the wall clock and advances with the monotonic clock, so it cannot be set back.
     #[derive(Debug)]
     pub(crate) struct Clock {
         started: Instant,
@@ -51,7 +51,7 @@ mod ticks {
     use forrst_lock::{Fences, Reading, Timestamp};
     use tokio::time::Instant;
 
-    /// A millisecond later each time that it is read: the same in every run of a schedule.
+    /// Advances by a millisecond each time it is read, so that every run of a schedule sees the same times.
     #[derive(Debug)]
     pub(crate) struct Clock(AtomicU64);
 

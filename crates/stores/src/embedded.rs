@@ -1,4 +1,4 @@
-//! Locks in a folder of this machine: durable, for one process.
+//! Durable locks in a folder of this machine, for one process.
 //!
 //! The [journal engine](crate::journal) over SQLite, with all keys in memory.
 
@@ -27,33 +27,33 @@ use crate::journal::{Calls, Journal, Limits, Start};
 use crate::open::STORE_TIMEOUT;
 use crate::table::Remembered;
 
-/// How long calls that were given up have to be rolled back at the end, on a disk that fails.
+/// How long closing a store waits for pending rollbacks, on a disk that fails.
 const CLOSE_TIME: Duration = Duration::from_secs(2);
 const CLOSE_PAUSE: Duration = Duration::from_millis(50);
-/// How many calls can wait for the disk.
+/// How many calls can be queued for the disk.
 const MAX_QUEUED: usize = 16_384;
 /// How many releases and withdrawals are remembered.
-const MOST_REMEMBERED: Remembered = Remembered {
+const MAX_REMEMBERED: Remembered = Remembered {
     releases: 131_072,
     withdrawals: 131_072,
 };
 
-/// What a grant, release or extend has survived when it is answered.
+/// What a grant, release or extend survives once it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// Everything, the loss of power included: each commit waits for the disk.
+    /// Everything, including a loss of power: each commit waits for the disk.
     #[default]
     Full,
-    /// The end of the process, however sudden. A loss of power or a crash of the machine may take back the last moments: leases that
-    /// were granted then are free. Fences go on all the same, because they go by the time.
+    /// The end of the process, however sudden. A loss of power or a crash of the machine may lose the last moments: leases that
+    /// were granted then are free. Fences still increase, because they follow the clock.
     Process,
 }
 
-/// How to use an embedded store.
+/// The options of an embedded store.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct EmbeddedOptions {
-    /// What it survives.
+    /// What an answered change survives.
     pub durability: Durability,
     /// How long a release is remembered.
     pub release_memory: ReleaseMemory,
@@ -80,12 +80,12 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Opens the store of a folder, and makes it if it is not there.
+    /// Opens the store of a folder, and creates it if it does not exist.
     ///
     /// # Errors
     ///
-    /// When another process uses it, when it is damaged or was written by another version, or when it cannot be read or
-    /// written. A damaged store is never replaced by an empty one.
+    /// If another process uses it, if it is damaged or was written by another version, or if it cannot be read or written. A
+    /// damaged store is never replaced by an empty one.
     pub fn open(
         folder: impl AsRef<Path>,
         options: &EmbeddedOptions,
@@ -98,7 +98,7 @@ impl EmbeddedStore {
         Self::start(journal, start, folder, options, secret)
     }
 
-    /// Starts the thread that does all the work. It keeps the folder claimed.
+    /// Starts the thread of the engine, which keeps the folder claimed.
     fn start(
         journal: impl Journal,
         start: Start,
@@ -124,7 +124,7 @@ fn load(
     options: &EmbeddedOptions,
     clocks: Box<dyn Clocks>,
 ) -> Result<(SqliteJournal, Start), EmbeddedError> {
-    SqliteJournal::load(folder, options, clocks, MOST_REMEMBERED)
+    SqliteJournal::load(folder, options, clocks, MAX_REMEMBERED)
 }
 
 #[async_trait]
@@ -197,7 +197,7 @@ impl LockStore for EmbeddedStore {
                 }
             }
         };
-        let now = self.calls.in_time(pages).await?;
+        let now = self.calls.within_timeout(pages).await?;
         Ok(Page::cut(locks, request.limit, now))
     }
 
@@ -205,19 +205,19 @@ impl LockStore for EmbeddedStore {
         self.calls.sweep(limit).await
     }
 
-    /// A disk that can only be read is not well. Nothing is committed, unless the last commit has failed.
+    /// A store that cannot write is unhealthy. Nothing is committed, unless the last commit has failed.
     async fn health(&self) -> Result<(), StoreError> {
         self.calls.probe().await
     }
 
-    /// A store that is well has rolled back every call that was given up before it was asked.
+    /// A healthy store has rolled back every call that was given up before the probe.
     async fn close(&self) {
         let rolled_back = async {
             while self.calls.probe().await.is_err() {
                 sleep(CLOSE_PAUSE).await;
             }
         };
-        // What is not rolled back in time is free at its expiry.
+        // A lease that is not rolled back in time is free when it expires.
         let _ = timeout(CLOSE_TIME, rolled_back).await;
     }
 

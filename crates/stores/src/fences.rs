@@ -1,8 +1,9 @@
-//! Fences in partitions of the names, so that no load makes them run ahead of the time by which they are minted.
+//! Mints fences. The names are partitioned and each partition has its own sequence, so that no load makes fences run ahead of
+//! the time from which they are minted.
 
 use forrst_lock::{Fence, Fences, LockName, Locks, Timestamp};
 
-/// A fence that is larger than every earlier one of these keys; none when there are no more.
+/// A fence that is larger than every earlier one of these keys; `None` if the fences are exhausted.
 pub(crate) fn mint(
     partitions: &mut [Fences],
     index_of: impl Fn(&LockName) -> usize,

@@ -1,4 +1,4 @@
-//! Where locks are kept: one module and one cargo feature for each store.
+//! The lock stores: one module and one cargo feature for each.
 //!
 //! Every store fulfils the contract of [`forrst_lock::LockStore`] and passes its suite.
 

@@ -1,4 +1,4 @@
-//! Locks in the memory of this process.
+//! Locks in the memory of this process: the model itself, on sharded tables of keys.
 
 use std::hash::BuildHasher;
 use std::ops::Add;
@@ -17,13 +17,13 @@ use crate::report::report;
 use crate::sync::{Mutex, MutexGuard, NameHasher};
 use crate::table::{Remembered, Table, step_any};
 
-/// The model of [`forrst_lock::model`] itself, many keys to a shard. Nothing outlives the process.
+/// Runs the [model](forrst_lock::model) itself. Nothing outlives the process.
 ///
-/// A command on one key locks its shard. One that concerns several keys locks all shards, in their order: while it lasts,
-/// about a microsecond, it is alone.
+/// A command on one key locks its shard. One that concerns several keys locks all shards, in their order, and runs alone for
+/// about a microsecond.
 ///
-/// A release is remembered for a [while](ReleaseMemory). Of more than 131 072 releases the oldest are forgotten sooner, so
-/// that memory is bounded by what is held.
+/// A release is remembered for a [while](ReleaseMemory). Above 131 072 releases, the oldest are forgotten sooner, so that memory
+/// is bounded by what is held.
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[Mutex<Table>]>,
@@ -34,13 +34,13 @@ pub struct MemoryStore {
     nodes: Nodes,
 }
 
-/// Enough that two cores seldom meet, few enough to visit all of them every second.
+/// Enough that two cores seldom contend, and few enough to sweep all of them every second.
 #[cfg(not(shuttle))]
 const SHARDS: usize = 64;
-/// Every lock is a choice for the scheduler.
+/// Each mutex multiplies the schedules to explore.
 #[cfg(shuttle)]
 const SHARDS: usize = 2;
-const MOST_REMEMBERED_PER_SHARD: Remembered = Remembered {
+const MAX_REMEMBERED_PER_SHARD: Remembered = Remembered {
     releases: 2048,
     withdrawals: 4096,
 };
@@ -59,7 +59,7 @@ impl MemoryStore {
     /// A store whose next fence is after `last`.
     fn with_last_fence(last: Option<Fence>, memory: ReleaseMemory) -> Self {
         let fences = Fences::after(last);
-        let shard = |_| Mutex::new(Table::new(MOST_REMEMBERED_PER_SHARD, memory, fences));
+        let shard = |_| Mutex::new(Table::new(MAX_REMEMBERED_PER_SHARD, memory, fences));
         Self {
             shards: (0..SHARDS).map(shard).collect(),
             hasher: NameHasher::default(),
@@ -70,7 +70,7 @@ impl MemoryStore {
         }
     }
 
-    /// How many keys are held, including those whose leases ran out within the last second.
+    /// How many keys are held, including those whose leases expired within the last second.
     pub fn held(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).held()).sum()
     }
@@ -96,7 +96,7 @@ impl MemoryStore {
             &mut transitions,
             reading,
             |command, transitions| {
-                // Concerns no other key either: nobody else gets at this one meanwhile.
+                // A rollback concerns no other key either: the shard has been locked since the step.
                 table.step_single(command, now, transitions);
             },
         );
@@ -104,9 +104,9 @@ impl MemoryStore {
         Some(Answer { outcome, now })
     }
 
-    /// A command that may concern any keys.
+    /// A command that may concern several keys.
     fn run_in_all(&self, command: &Command) -> Answer<Outcome> {
-        // Locked in their order, so that two that lock all of them never wait for each other.
+        // In their order, so that two commands that lock all of them cannot deadlock.
         let mut tables: Vec<_> = self.shards.iter().map(lock).collect();
         let reading = self.clock.reading();
         let now = reading.now;
@@ -131,7 +131,7 @@ impl MemoryStore {
     }
 
     fn shard_index(&self, name: &LockName) -> usize {
-        // The low bits choose the place inside the shard's own table.
+        // The low bits choose the bucket in the shard's own hash table.
         let high_bits = self.hasher.hash_one(name) >> 32;
         usize::try_from(high_bits).unwrap_or_default() % self.shards.len()
     }
@@ -147,7 +147,7 @@ impl Default for MemoryStore {
     }
 }
 
-/// A step cannot panic half-way, so a poisoned shard is as good as any.
+/// A step cannot panic half-way, so a poisoned shard is still consistent.
 fn lock(shard: &Mutex<Table>) -> MutexGuard<'_, Table> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -205,7 +205,7 @@ impl LockStore for MemoryStore {
         })
     }
 
-    /// Shard by shard, by name in each: a page costs one shard's time, not everyone's.
+    /// Shard by shard, and by name in each: a page locks one shard at a time.
     async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
         let mut after = request.after()?;
         let first_shard = after.as_ref().map_or(0, |name| self.shard_index(name));

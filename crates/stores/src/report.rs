@@ -1,12 +1,12 @@
-//! How the processes that use a store learn of what its steps did.
+//! Notifies the nodes that use a store of what its steps did, and finds grants that no call received.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use forrst_lock::model::{Command, Transition, Wake};
 use forrst_lock::{Nodes, Reading};
 
-/// Notifies the nodes of these transitions, and leaves none. A grant whose call is no longer there is rolled back: `step` runs that
-/// command, and adds what happens.
+/// Drains the transitions and notifies the nodes of them. A grant whose call no longer exists is rolled back: `step` runs that
+/// command, and appends its transitions.
 #[cfg(feature = "memory")]
 pub(crate) fn report(
     nodes: &Nodes,
@@ -25,7 +25,7 @@ pub(crate) fn report(
     }
 }
 
-/// Notifies the nodes of one transition. If it is a grant whose call is no longer there, what rolls it back.
+/// Notifies the nodes of one transition. For a grant whose call no longer exists, returns the command that rolls it back.
 pub(crate) fn notify(nodes: &Nodes, transition: &Transition, reading: Reading) -> Option<Command> {
     // An observer that panics must end neither the store nor the call.
     let notified = catch_unwind(AssertUnwindSafe(|| match transition {
@@ -36,7 +36,7 @@ pub(crate) fn notify(nodes: &Nodes, transition: &Transition, reading: Reading) -
         }
     }));
     let is_received = notified.unwrap_or_else(|_| {
-        tracing::error!(?transition, "what observes the locks has panicked");
+        tracing::error!(?transition, "an observer of the locks panicked");
         false
     });
     match transition {

@@ -1,4 +1,4 @@
-//! What the interleaving tests replace.
+//! The mutex and the hasher of the memory store. The interleaving tests (`--cfg shuttle`) replace them with deterministic ones.
 
 #[cfg(not(shuttle))]
 pub(crate) use std::sync::{Mutex, MutexGuard};

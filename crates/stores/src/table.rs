@@ -1,4 +1,7 @@
-//! Many keys in memory, and indexes over them.
+//! A table of keys in memory, with indexes by name and by the time at which a lease is due.
+//!
+//! Each shard of the memory store is one table, and so is the whole embedded store. A step changes keys and then updates the
+//! indexes from its transitions.
 
 #[cfg(feature = "embedded")]
 mod durable;
@@ -16,63 +19,64 @@ use forrst_lock::{Counts, Fence, Fences, Lease, LockName, LockStatus, Timestamp,
 
 /// The keys of a store, or of one shard of it.
 ///
-/// A key that is free is remembered as long as its last release is. Of more than [so many](Remembered) releases those of the oldest keys are
-/// forgotten sooner, so that memory is bounded by what is held. Withdrawals are promises: with too many, none is added.
+/// A free key is kept for as long as its last release is remembered. Above the [limit](Remembered), the releases of the oldest
+/// keys are forgotten sooner, so that memory is bounded by what is held. Withdrawals are promises and never forgotten early: at
+/// the limit, no more are added.
 #[derive(Debug)]
 pub(crate) struct Table {
     slots: Slots,
     indexes: Indexes,
-    most: Remembered,
-    /// When all keys were last searched for withdrawals whose time is over.
+    max: Remembered,
+    /// When all keys were last searched for expired withdrawals.
     forgot_withdrawals_at: Timestamp,
     pub(crate) memory: ReleaseMemory,
     pub(crate) fences: Fences,
-    /// The keys that steps have touched since the last [`accept`](Self::accept) or [`undo`](Self::undo); not kept unless steps
-    /// [can be undone](Self::make_undoable).
+    /// The keys that steps have touched since the last [`accept`](Self::accept) or [`roll_back`](Self::roll_back); `None` until
+    /// [rollback is enabled](Self::enable_rollback).
     touched: Option<Vec<LockName>>,
-    /// An empty list, kept for its room on the heap.
+    /// An empty list, kept to reuse its allocation.
     pub(crate) spare: Vec<Transition>,
 }
 
 type Slots = HashMap<LockName, Slot, RandomState>;
 
-/// What is known of all keys of a table together.
+/// Indexes and counts over all keys of a table.
 #[derive(Debug, Default)]
 struct Indexes {
-    /// When something has to be done about which lease, under its first key: what is due comes first.
+    /// When each lease expires or has to be confirmed, under its first key; the next one first.
     due: BTreeSet<Due>,
-    /// Held keys by name, for listing. A key comes here by way of `recent`.
+    /// Held keys by name, for listing. They are moved here from `recent`.
     listed: BTreeSet<LockName>,
-    /// Keys that have been held since the last listing or sweep. Most are free again by then, and cost no more than this.
+    /// Keys that were granted since the last listing or sweep. Most are free again by then, and never enter `listed`.
     recent: Vec<LockName>,
-    /// How many free keys have a queue: its first is a set that waits for another key.
+    /// How many free keys have a queue. They are reserved for a set that waits for another key.
     reserved: usize,
-    /// Keys whose releases are remembered, and until when the last one was when they were put here.
+    /// Keys with releases or withdrawals that are remembered, and until when the last of them was when the key was added.
     tombstones: VecDeque<(Timestamp, LockName)>,
-    /// How much is remembered, over all keys.
+    /// The sum over all keys.
     remembered: Remembered,
 }
 
 /// Leases of different keys may have the same fence.
 type Due = (Timestamp, Fence, LockName);
 
-/// What a step mints fences with: see [`Env::mint`].
+/// The source of fences for a step: see [`Env::mint`].
 pub(crate) type Mint<'a> = &'a mut dyn FnMut(&Locks) -> Option<Fence>;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How many keys wait to be listed at most.
+/// The maximum length of [`Indexes::recent`].
 const MAX_RECENT: usize = 4096;
-/// How many names a listing visits beyond its page: those whose leases have run out since the last sweep.
+/// How many names a listing visits beyond its page: those whose leases have expired since the last sweep.
 const MAX_VISITED: usize = 1024;
-/// Of how many keys tombstones are collected at once.
+/// How many keys a sweep collects tombstones of.
 const MAX_COLLECTED: usize = 1024;
-/// A table for so many keys is not made smaller.
+/// A table is not shrunk below this capacity.
 const MIN_CAPACITY: usize = 1024;
 
 #[derive(Debug)]
 struct Slot {
     key: Key,
-    /// How much of [`Indexes::remembered`] is this key's.
+    /// The part of [`Indexes::remembered`] that belongs to this key.
     remembered: Remembered,
     /// Is in [`Indexes::tombstones`], at most once.
     has_tombstones: bool,
@@ -84,7 +88,7 @@ struct Slot {
     is_reserved: bool,
 }
 
-/// How much is remembered, or at most.
+/// The number of releases and withdrawals that are remembered, or its limit.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Remembered {
     pub(crate) releases: usize,
@@ -92,7 +96,7 @@ pub(crate) struct Remembered {
 }
 
 impl Remembered {
-    /// Brings a sum up to date with one of its keys.
+    /// Updates the sum after a change of one key.
     fn update(&mut self, slot: &mut Slot) {
         let now = Self {
             releases: slot.key.releases().len(),
@@ -118,11 +122,11 @@ impl Slot {
 }
 
 impl Table {
-    pub(crate) fn new(most: Remembered, memory: ReleaseMemory, fences: Fences) -> Self {
+    pub(crate) fn new(max: Remembered, memory: ReleaseMemory, fences: Fences) -> Self {
         Self {
             slots: HashMap::default(),
             indexes: Indexes::default(),
-            most,
+            max,
             forgot_withdrawals_at: Timestamp::from_millis(0),
             memory,
             fences,
@@ -131,7 +135,7 @@ impl Table {
         }
     }
 
-    /// One step of a command on a single key that has no sets. None for any other command: it may concern other keys.
+    /// One step of a command on a single key that has no sets. `None` for any other command, which may concern other keys.
     #[cfg(feature = "memory")]
     pub(crate) fn step_single(
         &mut self,
@@ -140,13 +144,13 @@ impl Table {
         transitions: &mut Vec<Transition>,
     ) -> Option<Outcome> {
         let mut fences = self.fences;
-        let outcome = self.step_single_by(command, now, &mut |_| fences.next(now), transitions);
+        let outcome = self.step_single_with(command, now, &mut |_| fences.next(now), transitions);
         self.fences = fences;
         outcome
     }
 
-    /// As [`step_single`](Self::step_single), with fences from elsewhere.
-    pub(crate) fn step_single_by(
+    /// As [`step_single`](Self::step_single), with fences from `mint`.
+    pub(crate) fn step_single_with(
         &mut self,
         command: &Command,
         now: Timestamp,
@@ -175,7 +179,7 @@ impl Table {
         Some(outcome)
     }
 
-    /// The answer to a command that would make this table remember too much.
+    /// The outcome of a withdrawal that is refused because the table is full of them.
     fn refusal(&mut self, command: &Command, now: Timestamp) -> Option<Outcome> {
         let Command::Withdraw {
             name,
@@ -185,7 +189,7 @@ impl Table {
         else {
             return None;
         };
-        let is_full = |table: &Self| table.indexes.remembered.withdrawals >= table.most.withdrawals;
+        let is_full = |table: &Self| table.indexes.remembered.withdrawals >= table.max.withdrawals;
         if is_full(self) {
             self.forget_old_withdrawals(now);
         }
@@ -197,7 +201,7 @@ impl Table {
         is_refused.then_some(Outcome::Withdrawn(Withdrawn::TooMany))
     }
 
-    /// Forgets all withdrawals whose time is over; once a second at most. They may be behind releases that are remembered longer.
+    /// Forgets all expired withdrawals, at most once a second. They may be behind releases that are remembered longer.
     fn forget_old_withdrawals(&mut self, now: Timestamp) {
         if now < self.forgot_withdrawals_at + SECOND {
             return;
@@ -216,7 +220,7 @@ impl Table {
         &mut slot(&mut self.slots, &mut self.touched, name).key
     }
 
-    /// Brings the indexes up to date with a key that a step has touched.
+    /// Updates the indexes for a key that a step has touched.
     fn after_step(&mut self, name: &LockName, now: Timestamp) {
         if let Some(slot) = self.slots.get_mut(name)
             && !self.indexes.update(slot, now)
@@ -226,7 +230,7 @@ impl Table {
         self.collect(now);
     }
 
-    /// What is done beside every step.
+    /// The upkeep after every step.
     fn collect(&mut self, now: Timestamp) {
         if self.indexes.recent.len() > MAX_RECENT {
             self.list_recent(now);
@@ -235,7 +239,7 @@ impl Table {
         self.collect_tombstones(now, 4);
     }
 
-    /// Lists the keys that are still held of those that were lately.
+    /// Moves recent keys that are still held to `listed`.
     fn list_recent(&mut self, now: Timestamp) {
         for name in std::mem::take(&mut self.indexes.recent) {
             let Some(slot) = self.slots.get_mut(&name) else {
@@ -251,7 +255,7 @@ impl Table {
         }
     }
 
-    /// What is done once a second.
+    /// The upkeep of a sweep, about once a second.
     pub(crate) fn tidy(&mut self, now: Timestamp) {
         self.list_recent(now);
         self.collect_tombstones(now, MAX_COLLECTED);
@@ -260,11 +264,10 @@ impl Table {
         }
     }
 
-    /// Forgets what was released or withdrawn so long ago that its time is over, and the oldest of too many releases, of so many
-    /// keys at most.
+    /// Forgets expired releases and withdrawals, and the oldest releases above the limit, of at most so many keys.
     fn collect_tombstones(&mut self, now: Timestamp, keys: usize) {
         for _ in 0..keys {
-            let is_full = self.indexes.remembered.releases > self.most.releases;
+            let is_full = self.indexes.remembered.releases > self.max.releases;
             let is_due = |(until, _): &mut (Timestamp, LockName)| is_full || *until <= now;
             let Some((_, name)) = self.indexes.tombstones.pop_front_if(is_due) else {
                 return;
@@ -279,7 +282,7 @@ impl Table {
             }
             self.indexes.remembered.update(slot);
             match slot.key.remembers_until() {
-                // Released once more since: its time is still to come.
+                // Released again since it was added: not expired yet.
                 Some(until) => self.indexes.tombstones.push_back((until, name)),
                 None => {
                     slot.has_tombstones = false;
@@ -291,13 +294,13 @@ impl Table {
         }
     }
 
-    /// The first key of a lease about which something has to be done; none when there is none.
+    /// The first key of a lease that is due, if there is one.
     pub(crate) fn first_due(&self, now: Timestamp) -> Option<LockName> {
         let (at, _, name) = self.indexes.due.first()?;
         (*at <= now).then(|| name.clone())
     }
 
-    /// How many keys are held, including those whose leases ran out and have not been settled yet.
+    /// How many keys are held, including those whose leases have expired and are not settled yet.
     pub(crate) fn held(&self) -> usize {
         let recent = self
             .indexes
@@ -308,7 +311,7 @@ impl Table {
         self.indexes.listed.len() + recent.count()
     }
 
-    /// How much is here. A lease is in the table that has its first key.
+    /// The number of keys and leases. A lease is counted in the table that has its first key.
     pub(crate) fn counts(&self) -> Counts {
         Counts {
             keys: self.held(),
@@ -333,8 +336,8 @@ impl Table {
         waiting.take(limit).map(Waiter::from).collect()
     }
 
-    /// Up to `limit` that are held and start with `prefix`, behind `after`, by name. If there may be more, with the name to go
-    /// on behind: it costs no more than a page, however many leases have run out and have not been swept yet.
+    /// Up to `limit` held keys that start with `prefix` and come after `after`, by name; and the name to continue after, if there
+    /// may be more. It costs no more than a page, however many leases have expired and are not swept yet.
     pub(crate) fn list(
         &mut self,
         prefix: &str,
@@ -400,7 +403,7 @@ fn replace(due: &mut BTreeSet<Due>, old: Option<Due>, new: Option<Due>) {
     due.extend(new);
 }
 
-/// One step of any command on keys that are spread over some tables. `index_of` says in which a key is.
+/// One step of any command on keys of several tables. `index_of` gives the table of a key.
 pub(crate) fn step_any<T: DerefMut<Target = Table>>(
     tables: &mut [T],
     index_of: &dyn Fn(&LockName) -> usize,
@@ -433,7 +436,7 @@ pub(crate) fn step_any<T: DerefMut<Target = Table>>(
     outcome
 }
 
-/// The keys of some tables, for a step that may touch any of them.
+/// The keys of several tables, for a step that may touch any of them.
 struct AllKeys<'a, T> {
     tables: &'a mut [T],
     index_of: &'a dyn Fn(&LockName) -> usize,
@@ -449,7 +452,7 @@ impl<T: DerefMut<Target = Table>> Keys for AllKeys<'_, T> {
     }
 }
 
-/// What is known of a key; it may change from now on.
+/// The slot of a key, noted as touched: it may change from now on.
 fn slot<'a>(
     slots: &'a mut Slots,
     touched: &mut Option<Vec<LockName>>,
@@ -467,13 +470,13 @@ fn slot<'a>(
 }
 
 impl Indexes {
-    /// A lease whose first key is here has begun, changed or ended.
+    /// Updates `due` after a transition of a lease whose first key is here.
     fn reindex(&mut self, transition: &Transition) {
         let (before, after) = due_change(transition);
         replace(&mut self.due, before, after);
     }
 
-    /// Takes note of what a step has made of a key. `false` if it need not be kept.
+    /// Updates the indexes and counts after a step on a key. `false` if the key need not be kept.
     fn update(&mut self, slot: &mut Slot, now: Timestamp) -> bool {
         let name = slot.key.name();
         let is_held = slot.key.holder_count() > 0;

@@ -1,10 +1,9 @@
-//! A clock that cannot be set back, not even across a restart.
+//! A clock that never runs backwards, not even across a restart.
 //!
-//! While the process runs, time is what it was at the start plus what the machine's boot clock has counted since, which goes
-//! on while the machine sleeps and does not know the wall clock. After a restart on the same boot of the machine it goes on
-//! from the last commit in the same way, so that leases end when they should, whatever happened to the wall clock. After a
-//! reboot the wall clock is believed, but never a time before the last commit. A wall clock that says such a time is slow, and
-//! how much time has passed is not known: see [`Clock::is_slow`].
+//! While the process runs, it advances with the machine's boot clock, which continues while the machine sleeps and is independent
+//! of the wall clock. After a restart of the process it continues from the last commit in the same way, so that leases expire on
+//! time, even if the wall clock was set. After a reboot it starts at the wall clock, but never before the last commit. A wall clock
+//! that is before the last commit is slow, and how much time has passed is unknown: see [`DurableClock::is_slow`].
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -13,17 +12,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use forrst_lock::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Where the machine's clocks stand.
+/// The clocks of a machine.
 pub(super) trait Clocks: Send {
-    /// Since 1970, as it was set.
+    /// The wall clock: the time since 1970, as it was set.
     fn wall(&self) -> Duration;
-    /// Since the machine was started.
+    /// The time since the machine was booted.
     fn since_boot(&self) -> Duration;
-    /// Which start of the machine that was.
+    /// The id of that boot.
     fn boot(&self) -> &str;
 }
 
-/// The clock at some moment, as it is written down.
+/// A reading of the clock, as it is written to the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) now: Timestamp,
@@ -31,15 +30,17 @@ pub(super) struct Moment {
     pub(super) boot: String,
 }
 
-pub(super) struct Clock {
+/// See the [module](self).
+pub(super) struct DurableClock {
     clocks: Box<dyn Clocks>,
     started_at: Timestamp,
     started: Duration,
     is_slow: bool,
 }
 
-impl Clock {
-    /// Goes on from the last moment that was written down. `is_idle` says that no lease is live by then, and the wall clock may be caught up with.
+impl DurableClock {
+    /// Continues from the last reading in the journal. `is_idle` returns whether no lease is live at a time; then the clock may
+    /// jump ahead to the wall clock.
     pub(super) fn resume(
         clocks: Box<dyn Clocks>,
         last: Option<&Moment>,
@@ -71,8 +72,8 @@ impl Clock {
         }
     }
 
-    /// Whether the machine was started again and its wall clock is behind the last commit. Then leases that look live may
-    /// have run out while it was off.
+    /// Whether the machine was rebooted and its wall clock is behind the last commit. Then leases that seem live may have expired
+    /// while it was off.
     pub(super) fn is_slow(&self) -> bool {
         self.is_slow
     }
@@ -98,15 +99,15 @@ pub(super) struct MachineClocks {
 
 impl MachineClocks {
     pub(super) fn new() -> Self {
-        // Read once: what cannot be read has another id each time.
+        // Read once: if it cannot be read, each call makes up another id.
         static BOOT: LazyLock<String> =
             LazyLock::new(|| boot_id(Path::new("/proc/sys/kernel/random/boot_id")));
         Self { boot: &BOOT }
     }
 }
 
-/// Without it every restart counts as one of the machine, and the wall clock is believed. So an id that is not known equals
-/// no other: in a container, the process has the same number each time.
+/// If it cannot be read, every restart counts as a reboot, and the wall clock is used. So an unknown id has to be unique. (The pid
+/// would not be: in a container, it is the same after each restart.)
 pub(super) fn boot_id(path: &Path) -> String {
     match std::fs::read_to_string(path) {
         Ok(boot) if !boot.trim().is_empty() => boot.trim().to_owned(),
@@ -114,8 +115,8 @@ pub(super) fn boot_id(path: &Path) -> String {
             let error = read.err().map(|error| error.to_string());
             tracing::warn!(
                 path = %path.display(),
-                error = error.as_deref().unwrap_or("it is empty"),
-                "the boot id cannot be read: after each restart leases end by the wall clock"
+                error = error.as_deref().unwrap_or("the file is empty"),
+                "the boot id cannot be read: after each restart, leases expire by the wall clock"
             );
             format!("unknown {}", uuid::Uuid::new_v4())
         }

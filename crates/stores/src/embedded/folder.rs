@@ -1,14 +1,17 @@
-//! The folder of a store: who may use it, and whether it is whole.
+//! The folder of a store: one process at a time may use it, and only if the store in it is complete.
+//!
+//! The process locks a file, and writes its pid to it once the store is complete. So a missing database is damage in a folder
+//! with a pid, and a first start in one without.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Why a store cannot be opened, or failed.
+/// Why an embedded store cannot be opened, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbeddedError {
-    /// Another process has it.
+    /// Another process uses it.
     #[error(
         "the store in {} is used by another process{}: a store has one server at a time",
         .folder.display(),
@@ -17,18 +20,18 @@ pub enum EmbeddedError {
     InUse {
         /// The folder.
         folder: PathBuf,
-        /// The process, if it said so.
+        /// The process, if the file has its pid.
         pid: Option<u32>,
     },
-    /// It was there, and is not what it was.
+    /// The database is missing, or its content is invalid.
     #[error(
-        "the store in {} is damaged: {what}. Nothing was changed. Restore it, or, if its locks may be forgotten, remove the folder: fences go on by the clock, above those before",
+        "the store in {} is damaged: {what}. Nothing was changed. Restore it from a backup, or, if its locks may be forgotten, remove the folder: new fences will still be larger, because they follow the clock",
         .folder.display()
     )]
     Damaged {
         /// The folder.
         folder: PathBuf,
-        /// What was found.
+        /// What is wrong.
         what: String,
     },
     /// A newer version wrote it.
@@ -39,22 +42,22 @@ pub enum EmbeddedError {
     NewerFormat {
         /// The folder.
         folder: PathBuf,
-        /// The format that it has.
+        /// The format of the store.
         found: i64,
-        /// The newest that we know.
+        /// The newest format that this version reads.
         known: i64,
     },
     /// An older version wrote it.
     #[error(
-        "the store in {} has format {found} of an older version of forrst, and this version reads format {known} only. Nothing was changed. When its locks may be forgotten, move the folder away: fences go on by the clock, above those before",
+        "the store in {} has format {found} of an older version of forrst, and this version reads format {known} only. Nothing was changed. If its locks may be forgotten, move the folder away: new fences will still be larger, because they follow the clock",
         .folder.display()
     )]
     OlderFormat {
         /// The folder.
         folder: PathBuf,
-        /// The format that it has.
+        /// The format of the store.
         found: i64,
-        /// The one that we read.
+        /// The format that this version reads.
         known: i64,
     },
     /// The folder or a file in it cannot be used.
@@ -65,10 +68,10 @@ pub enum EmbeddedError {
         /// Why.
         source: io::Error,
     },
-    /// The engine failed: the disk is full, or worse.
+    /// SQLite failed, for example because the disk is full.
     #[error("the journal failed: {0}")]
     Journal(#[from] rusqlite::Error),
-    /// There is no thread for it.
+    /// The thread of the store cannot be started.
     #[error("cannot start the thread of the store: {0}")]
     Thread(io::Error),
 }
@@ -81,9 +84,9 @@ fn pid_of(pid: Option<u32>) -> String {
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// Locked by the operating system, which frees it however the process ends. Has the pid of who uses the store.
+    /// Locked by the operating system, which unlocks it however the process ends. Contains the pid of that process.
     claim: File,
-    /// Whether somebody has used it before.
+    /// Whether a process has used the store before.
     was_used: bool,
 }
 
@@ -94,7 +97,7 @@ impl Folder {
 
     pub(super) fn claim(path: &Path) -> Result<Self, EmbeddedError> {
         create(path).map_err(|source| failed(path, source))?;
-        // A folder whose own entry is lost with the power would look like a first start.
+        // Without the sync, a loss of power could lose the folder's entry, and the next start would look like the first.
         let parent = path
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty());
@@ -130,7 +133,7 @@ impl Folder {
         }
     }
 
-    /// Says who uses it, and that it has been used. Only a store that is whole is signed.
+    /// Writes the pid, which also marks the store as used. Only a complete store is signed.
     pub(super) fn sign(&self) -> Result<(), EmbeddedError> {
         let sign = || -> io::Result<()> {
             let mut claim = &self.claim;
@@ -146,9 +149,9 @@ impl Folder {
         &self.path
     }
 
-    /// The database file; made with `make` when this is the first use of the folder.
+    /// The path of the database, which `make` creates at the first use of the folder.
     ///
-    /// It is made under another name and then renamed, so that a file with the right name is always whole.
+    /// It is created under another name and then renamed, so a file with the right name is always complete.
     pub(super) fn database(
         &self,
         make: impl FnOnce(&Path) -> Result<(), EmbeddedError>,
@@ -158,7 +161,7 @@ impl Folder {
             Ok(metadata) if metadata.len() == 0 => Err(self.damaged("locks.db is empty")),
             Ok(_) => Ok(database),
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&database, error)),
-            Err(_) if self.was_used => Err(self.damaged("locks.db is gone")),
+            Err(_) if self.was_used => Err(self.damaged("locks.db is missing")),
             Err(_) => {
                 let unfinished = self.path.join(Self::UNFINISHED);
                 remove_if_there(&unfinished)?;
@@ -187,7 +190,7 @@ impl Folder {
     }
 }
 
-/// For the server's own user only: keys and owners say whom and what a service deals with, and an owner is what releases a lock.
+/// For the server's own user only: keys and owners can be confidential, and an owner token releases a lock.
 const OWN_FOLDER: u32 = 0o700;
 const OWN_FILE: u32 = 0o600;
 
@@ -201,9 +204,9 @@ fn create(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().mode(OWN_FOLDER).create(path)
 }
 
-/// Takes the rights of other users away from a store that was made with a laxer mode.
+/// Revokes the access of other users to a store that was created with a laxer mode.
 ///
-/// A folder that has other things in it may be one that others need: it keeps its mode.
+/// A folder that contains other files may be needed by other users, and keeps its mode.
 fn close_to_others(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
@@ -222,7 +225,7 @@ fn close_to_others(folder: &Path) {
         tighten(folder, OWN_FOLDER);
     } else if others_may(folder).is_some_and(|mode| mode != 0) {
         let path = folder.display();
-        tracing::warn!(%path, "other users can open the folder of the store, which has more than the store in it");
+        tracing::warn!(%path, "other users can open the folder of the store, whose mode is not changed because it contains other files");
     }
 }
 
@@ -238,10 +241,10 @@ fn tighten(path: &Path, mode: u32) {
     let shown = path.display();
     match fs::set_permissions(path, fs::Permissions::from_mode(mode)) {
         Ok(()) => {
-            tracing::warn!(path = %shown, mode = %format_args!("{mode:04o}"), "other users could open a part of the store: its mode was changed");
+            tracing::warn!(path = %shown, mode = %format_args!("{mode:04o}"), "other users could open this file or folder of the store: its mode was changed");
         }
         Err(error) => {
-            tracing::warn!(path = %shown, %error, "other users can open a part of the store, and its mode cannot be changed");
+            tracing::warn!(path = %shown, %error, "other users can open this file or folder of the store, and its mode cannot be changed");
         }
     }
 }

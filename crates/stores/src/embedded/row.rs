@@ -1,8 +1,8 @@
 //! A lease as a row: `name`, `fence`, `owner`, `caller`, `note`, `attempt`, `acquired_at`, `expires_at`, `locks`.
 //!
 //! A lease is one row, whatever the number of its keys, under the first of them. Releases are remembered in memory only, because
-//! they would cost more than everything else (ADR 10). What belongs to the process is not kept either: waiting claims, and the
-//! calls that could roll a lease back.
+//! they would cost more than everything else (ADR 10). Waiting claims, and the calls that could roll a lease back, end with the
+//! process and are not written either.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ use forrst_lock::{Attempt, Caller, Fence, Lease, LockName, Locks, Note, Owner, S
 use rusqlite::types::FromSql;
 use rusqlite::{Row, Statement, params};
 
-/// For [`write_lease`].
+/// The statement of [`write_lease`].
 pub(super) const WRITE_LEASE: &str =
     "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
-/// For [`read_lease`].
+/// The query of [`read_lease`].
 pub(super) const READ_LEASES: &str =
     "SELECT name, fence, owner, caller, note, attempt, acquired_at, expires_at, locks FROM leases";
-/// For [`read_withdrawal`]: the newest of a key last.
+/// The query of [`read_withdrawal`]: the newest of a key last.
 pub(super) const READ_WITHDRAWALS: &str =
     "SELECT name, owner, attempt, until FROM withdrawals ORDER BY until";
 
@@ -37,29 +37,29 @@ pub(super) fn write_lease(statement: &mut Statement<'_>, holder: &Holder) -> rus
     Ok(())
 }
 
-/// Each key with its kind; none for one key, exclusively.
+/// Each key with its kind, as JSON; `None` for one exclusive key.
 fn written_locks(locks: &Locks) -> Option<String> {
     if let [(_, Share::EXCLUSIVE)] = locks.as_slice() {
         return None;
     }
-    // Texts and numbers: there is nothing in it that JSON cannot say.
+    // Strings and numbers, so it cannot fail.
     serde_json::to_string(locks).ok()
 }
 
-/// Reads a lease. A row that we would not have written is damage: a client may hold the lock that it was about.
+/// Reads a lease. An invalid row is damage, and not skipped: a client may hold that lock.
 pub(super) fn read_lease(row: &Row<'_>) -> Result<Holder, String> {
     let name: String = column(row, 0)?;
-    lease(row, &name).map_err(|what| format!("the lease of `{name}` is wrong: {what}"))
+    lease(row, &name).map_err(|what| format!("the lease of `{name}` is invalid: {what}"))
 }
 
 fn lease(row: &Row<'_>, name: &str) -> Result<Holder, String> {
-    let name = LockName::parse(name).map_err(wrong("name"))?;
+    let name = LockName::parse(name).map_err(invalid("name"))?;
     let locks = match column::<Option<String>>(row, 8)? {
         None => Locks::exclusive(name.clone()),
-        Some(locks) => serde_json::from_str(&locks).map_err(wrong("set of keys"))?,
+        Some(locks) => serde_json::from_str(&locks).map_err(invalid("set of keys"))?,
     };
     if *locks.first() != name {
-        return Err("it is under another key".to_owned());
+        return Err("it is stored under another key".to_owned());
     }
     let number: i64 = column(row, 1)?;
     let fence = u64::try_from(number).ok().and_then(Fence::new);
@@ -67,20 +67,20 @@ fn lease(row: &Row<'_>, name: &str) -> Result<Holder, String> {
     Ok(Holder {
         lease: Lease {
             locks,
-            owner: Owner::parse(&owner).map_err(wrong("owner"))?,
+            owner: Owner::parse(&owner).map_err(invalid("owner"))?,
             caller: optional(row, 3, Caller::parse)?
                 .transpose()
-                .map_err(wrong("caller"))?,
+                .map_err(invalid("caller"))?,
             note: optional(row, 4, Note::parse)?
                 .transpose()
-                .map_err(wrong("note"))?,
+                .map_err(invalid("note"))?,
             fence: fence.ok_or_else(|| format!("{number} is not a fence"))?,
             acquired_at: time(row, 6)?,
             expires_at: time(row, 7)?,
         },
         attempt: optional(row, 5, Attempt::parse)?
             .transpose()
-            .map_err(wrong("attempt"))?,
+            .map_err(invalid("attempt"))?,
         calls: Default::default(),
         confirm_by: None,
     })
@@ -92,13 +92,13 @@ pub(super) fn read_withdrawal(row: &Row<'_>) -> Result<(LockName, Withdrawal), S
     let read = || {
         let (owner, attempt): (String, String) = (column(row, 1)?, column(row, 2)?);
         let withdrawal = Withdrawal {
-            owner: Owner::parse(&owner).map_err(wrong("owner"))?,
-            attempt: Attempt::parse(&attempt).map_err(wrong("attempt"))?,
+            owner: Owner::parse(&owner).map_err(invalid("owner"))?,
+            attempt: Attempt::parse(&attempt).map_err(invalid("attempt"))?,
             until: time(row, 3)?,
         };
-        Ok((LockName::parse(&name).map_err(wrong("name"))?, withdrawal))
+        Ok((LockName::parse(&name).map_err(invalid("name"))?, withdrawal))
     };
-    read().map_err(|what: String| format!("a withdrawal of `{name}` is wrong: {what}"))
+    read().map_err(|what: String| format!("a withdrawal of `{name}` is invalid: {what}"))
 }
 
 fn column<T: FromSql>(row: &Row<'_>, index: usize) -> Result<T, String> {
@@ -119,7 +119,7 @@ fn time(row: &Row<'_>, index: usize) -> Result<Timestamp, String> {
     timestamp(number).ok_or_else(|| format!("{number} is not a time"))
 }
 
-fn wrong<E: fmt::Display>(what: &str) -> impl FnOnce(E) -> String {
+fn invalid<E: fmt::Display>(what: &str) -> impl FnOnce(E) -> String {
     move |error| format!("its {what} {error}")
 }
 

@@ -1,4 +1,6 @@
-//! The journal as a SQLite database, which an operator can open and read.
+//! The journal as a SQLite database, which an operator can open and read while the server runs.
+//!
+//! Each commit is one transaction. All rows are read when the store is opened; a row that is invalid is damage.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -13,7 +15,7 @@ use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Row, TransactionBehavior, params,
 };
 
-use super::clock::{Clock, Clocks, Moment};
+use super::clock::{Clocks, DurableClock, Moment};
 use super::folder::Folder;
 use super::row::{
     READ_LEASES, READ_WITHDRAWALS, WRITE_LEASE, fence_number, millis, read_lease, read_withdrawal,
@@ -27,10 +29,10 @@ use crate::table::{Remembered, Table};
 pub(super) const FORMAT: i64 = 5;
 /// How long another program may keep the database locked.
 const MAX_BUSY: Duration = Duration::from_secs(1);
-/// A new store begins with fences of this long from now. Fences go by the time, and the clock of a store that was here before and is
-/// lost may have been ahead of that of the machine by so much.
+/// A new store starts with fences of a time this far ahead. Fences follow the clock, and the clock of an earlier store that was
+/// lost may have been ahead of the machine's by this much.
 const FENCE_MARGIN: Duration = Duration::from_secs(60);
-/// "forr": tells our files from other databases.
+/// "forr": distinguishes our files from other databases.
 const APPLICATION: i64 = 0x666f_7272;
 
 const SCHEMA: &str = "
@@ -48,7 +50,7 @@ const SCHEMA: &str = "
         PRIMARY KEY (name, fence)
     ) WITHOUT ROWID;
 
-    -- Attempts that were withdrawn: a call of one that still arrives comes to nothing.
+    -- Withdrawn attempts: a call of one that arrives later is refused.
     CREATE TABLE withdrawals (
         name    TEXT NOT NULL,
         owner   TEXT NOT NULL,
@@ -58,7 +60,7 @@ const SCHEMA: &str = "
     ) WITHOUT ROWID;
     CREATE INDEX withdrawals_by_end ON withdrawals (until);
 
-    -- One row: the largest fence that was given out, and the clock at the last commit.
+    -- One row: the largest fence that was granted, and the clock at the last commit.
     CREATE TABLE state (
         id         INTEGER PRIMARY KEY CHECK (id = 1),
         last_fence INTEGER NOT NULL,
@@ -68,10 +70,10 @@ const SCHEMA: &str = "
     );
     INSERT INTO state VALUES (1, 0, NULL, NULL, NULL);
 
-    -- What hashes of keys and owners are made with.
+    -- The key of the hashes of lock keys and owners.
     CREATE TABLE secret (value BLOB NOT NULL);
 
-    -- For people: SELECT * FROM held; a lease of several keys is there once for each of them.
+    -- For operators: SELECT * FROM held; a lease of several keys has a row for each of them.
     CREATE VIEW held AS
         SELECT ifnull(kind.key, name) AS name, ifnull(kind.value, 'exclusive') AS kind, owner, caller, note,
                printf('%015d', fence) AS fence,
@@ -83,41 +85,41 @@ const SCHEMA: &str = "
 
 pub(super) struct SqliteJournal {
     connection: Connection,
-    clock: Clock,
+    clock: DurableClock,
     folder: PathBuf,
-    /// A file beside the database, which has no name any more.
+    /// An unlinked file beside the database, for [`probe`](Journal::probe).
     scratch: File,
 }
 
 impl SqliteJournal {
-    /// Opens the file, makes it if it is not there, and reads all of it.
+    /// Opens the file, or creates it, and reads all of it.
     pub(super) fn load(
         folder: &Folder,
         options: &EmbeddedOptions,
         clocks: Box<dyn Clocks>,
-        most: Remembered,
+        max: Remembered,
     ) -> Result<(Self, Start), EmbeddedError> {
         let path = folder.database(make)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
-        // An operator may write with `sqlite3` for a moment. Callers that arrive meanwhile have to be answered in their time.
+        // An operator may write with `sqlite3` for a moment. Callers still have to be answered before their timeout.
         connection.busy_timeout(MAX_BUSY.min(options.timeout / 4))?;
         check(&connection, folder).map_err(|error| match error {
             EmbeddedError::Journal(error) if is_damage(&error) => folder.damaged(error.to_string()),
             other => other,
         })?;
         configure(&connection, options.durability)?;
-        let mut table = Table::new(most, options.release_memory, Fences::default());
+        let mut table = Table::new(max, options.release_memory, Fences::default());
         let written = Written::read(&connection, &mut table, folder)?;
-        let clock = Clock::resume(clocks, written.clock.as_ref(), |now| {
+        let clock = DurableClock::resume(clocks, written.clock.as_ref(), |now| {
             written.last_end.is_none_or(|end| end <= now)
         });
         let uncertain = written.last_fence.filter(|_| clock.is_slow());
         if uncertain.is_some() && table.held() > 0 {
             tracing::warn!(
                 keys = table.held(),
-                "the machine was started again, and its clock is behind that of the last commit: \
-                 leases from before end by themselves and cannot be extended"
+                "the machine was rebooted, and its clock is behind the last commit: \
+                 leases from before the reboot expire and cannot be extended"
             );
         }
         let is_new = written.clock.is_none();
@@ -137,7 +139,7 @@ impl SqliteJournal {
         Ok((journal, start))
     }
 
-    /// The secret of the store, made at its first use.
+    /// The secret of the store, created at its first use.
     pub(super) fn secret(&self) -> Result<Secret, EmbeddedError> {
         let read = |row: &Row<'_>| row.get::<_, [u8; 32]>(0);
         let kept = self
@@ -152,7 +154,7 @@ impl SqliteJournal {
         Ok(made)
     }
 
-    /// For tests: the disk is full when the database has so many pages.
+    /// For tests: simulates a disk that is full when the database has so many pages.
     #[cfg(test)]
     pub(super) fn limit_pages(&self, pages: u32) -> rusqlite::Result<()> {
         self.connection
@@ -162,7 +164,7 @@ impl SqliteJournal {
 
 fn make(path: &Path) -> Result<(), EmbeddedError> {
     let connection = Connection::open(path)?;
-    // Has to be said before there is any table. Room that is no longer needed goes back to the disk.
+    // Must be set before the first table is created. It lets `tidy` give unused space back to the disk.
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     connection.execute_batch(SCHEMA)?;
     connection.pragma_update(None, "application_id", APPLICATION)?;
@@ -171,7 +173,7 @@ fn make(path: &Path) -> Result<(), EmbeddedError> {
     Ok(())
 }
 
-/// A file that takes room on the same disk when it is written, and has no name.
+/// An unlinked file on the same disk.
 fn scratch(folder: &Path) -> Result<File, EmbeddedError> {
     let path = folder.join("probe.tmp");
     let make = || {
@@ -185,7 +187,7 @@ fn scratch(folder: &Path) -> Result<File, EmbeddedError> {
     })
 }
 
-/// A disk that is full or fails says nothing about what is on it.
+/// A disk that is full or fails does not mean that the database is damaged.
 fn is_damage(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error_code();
     matches!(
@@ -219,11 +221,11 @@ fn check(connection: &Connection, folder: &Folder) -> Result<(), EmbeddedError> 
             });
         }
     }
-    let whole: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-    if whole == "ok" {
+    let result: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if result == "ok" {
         Ok(())
     } else {
-        Err(folder.damaged(whole))
+        Err(folder.damaged(result))
     }
 }
 
@@ -231,7 +233,8 @@ fn configure(connection: &Connection, durability: Durability) -> Result<(), Embe
     let mode: String =
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode != "wal" {
-        let message = format!("the file system allows no write-ahead log, but `{mode}`");
+        let message =
+            format!("the file system does not support a write-ahead log (journal mode `{mode}`)");
         return Err(EmbeddedError::File {
             path: connection.path().unwrap_or_default().into(),
             source: std::io::Error::other(message),
@@ -294,8 +297,8 @@ impl Journal for SqliteJournal {
         Ok(now)
     }
 
-    /// Another program may have the database, and the disk may be full or read-only. Nothing is written to the database: its log
-    /// must never hold what was not synced.
+    /// Fails if another program has locked the database, or if the disk is full or read-only. Nothing is written to the database:
+    /// its log must never contain what was not synced.
     fn probe(&mut self) -> Result<(), EmbeddedError> {
         self.connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?
@@ -329,29 +332,29 @@ impl Journal for SqliteJournal {
             Ok(())
         };
         if let Err(error) = tidy() {
-            tracing::warn!(%error, "what is no longer needed could not be deleted");
+            tracing::warn!(%error, "expired withdrawals could not be deleted, or unused space not freed");
         }
     }
 }
 
-/// What was committed, besides the keys.
+/// The committed state, besides the keys.
 struct Written {
-    /// The largest fence that was given out.
+    /// The largest fence that was granted.
     last_fence: Option<Fence>,
-    /// The clock at the last commit; none in a new store.
+    /// The clock at the last commit; `None` in a new store.
     clock: Option<Moment>,
-    /// When the last of the leases ends.
+    /// When the last lease expires.
     last_end: Option<Timestamp>,
 }
 
 impl Written {
-    /// Reads everything, the keys into `table`.
+    /// Reads the whole database, the keys into `table`.
     fn read(
         connection: &Connection,
         table: &mut Table,
         folder: &Folder,
     ) -> Result<Self, EmbeddedError> {
-        // On a full disk, what the log has twice may be the room that is needed. It may fail.
+        // Frees the space of the log, which may be needed on a full disk. It may fail.
         let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
         let _ = connection.query_row(checkpoint, [], |_| Ok(()));
         let (last_fence, clock) = connection.query_row(

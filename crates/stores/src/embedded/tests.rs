@@ -1,4 +1,4 @@
-//! What a crash, a full disk, a wrong clock or a damaged file does, and does not.
+//! Restarts, reboots, full disks, wrong clocks and damaged files of the embedded store.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use forrst_lock::{
     Timestamp, Ttl,
 };
 
-use super::clock::{Clock, Moment, boot_id};
+use super::clock::{DurableClock, Moment, boot_id};
 use super::sqlite::FORMAT;
 use super::*;
 use crate::journal::Changes;
@@ -78,7 +78,7 @@ async fn holder(store: &EmbeddedStore, key: &str) -> Option<Lease> {
     answer.outcome.holder().cloned()
 }
 
-/// What tests do not wait for: a busy machine may delay anything.
+/// With a timeout that no test reaches, because a busy machine may delay anything.
 fn options(durability: Durability) -> EmbeddedOptions {
     EmbeddedOptions {
         durability,
@@ -106,7 +106,7 @@ fn open(folder: &Path) -> EmbeddedStore {
 }
 
 #[tokio::test]
-async fn leases_and_fences_survive() {
+async fn leases_and_fences_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let kept = take(&store, "kept", HOUR).await;
@@ -139,7 +139,7 @@ async fn a_repeated_attempt_gets_its_lease_across_a_restart() {
 }
 
 #[tokio::test]
-async fn the_fence_of_a_lock_that_was_free_at_the_end_is_not_given_again() {
+async fn the_fence_of_a_released_lock_is_not_granted_again_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let mut last = None;
     for _ in 0..5 {
@@ -152,7 +152,7 @@ async fn the_fence_of_a_lock_that_was_free_at_the_end_is_not_given_again() {
 }
 
 #[tokio::test]
-async fn leases_of_every_kind_survive_with_all_they_have() {
+async fn leases_of_every_kind_survive_with_all_their_fields() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let limit = Share::limit(2).unwrap();
@@ -182,7 +182,7 @@ async fn leases_of_every_kind_survive_with_all_they_have() {
             assert!(status.holders.contains(lease), "{lease:?} of {status:?}");
         }
     }
-    // It is one lease still: released by any of its keys, and as a whole.
+    // It is still one lease: released by any of its keys, and as a whole.
     let of_set = Held {
         name: name("c"),
         owner: leases[0].owner.clone(),
@@ -213,7 +213,7 @@ async fn a_withdrawn_attempt_stays_so_across_a_restart() {
     assert_eq!(acquired, Acquired::Withdrawn);
 }
 
-/// Grants until a fence has borrowed from the future, so that the time alone does not explain what comes after.
+/// Grants until the fences are ahead of the time, so that the time alone does not make the next ones larger.
 async fn take_many(store: &EmbeddedStore, key: &str) -> Fence {
     let mut last = None;
     for _ in 0..300 {
@@ -225,7 +225,7 @@ async fn take_many(store: &EmbeddedStore, key: &str) -> Fence {
     last.unwrap()
 }
 
-/// Seconds since 1970 at which fences by time have begun.
+/// Seconds since 1970; after the epoch of the fences.
 const LATELY: u64 = Fences::EPOCH_MILLIS / 1000 + 1_000_000;
 
 #[tokio::test]
@@ -235,7 +235,7 @@ async fn fences_go_on_after_the_folder_was_lost() {
     let clocks = SetClocks::default();
     clocks.set(LATELY, 50, "boot");
     let before = take_many(&open_at(&folder, &clocks, "boot"), "k").await;
-    // Within the same moment, the file knows.
+    // At the same time, the fences in the file count.
     let again = take_many(&open_at(&folder, &clocks, "boot"), "k").await;
     assert!(again > before);
     fs::remove_dir_all(&folder).unwrap();
@@ -269,7 +269,7 @@ async fn fences_go_on_after_an_old_backup_was_restored() {
 }
 
 #[test]
-fn a_second_process_is_told_who_has_the_store() {
+fn a_second_process_gets_the_pid_of_the_first_one() {
     let folder = tempfile::tempdir().unwrap();
     let _store = open(folder.path());
     let error = EmbeddedStore::open(folder.path(), &EmbeddedOptions::default()).unwrap_err();
@@ -284,11 +284,11 @@ fn open_error(folder: &Path) -> EmbeddedError {
 
 #[test]
 fn a_damaged_store_is_refused_and_left_as_it_is() {
-    type Spoil = fn(&Path);
-    let spoil: [(&str, Spoil); 5] = [
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 5] = [
         ("empty", |file| fs::write(file, "").unwrap()),
         ("text", |file| fs::write(file, "not a database").unwrap()),
-        ("gone", |file| fs::remove_file(file).unwrap()),
+        ("missing", |file| fs::remove_file(file).unwrap()),
         ("cut", |file| {
             let content = fs::read(file).unwrap();
             fs::write(file, &content[..content.len() / 2]).unwrap();
@@ -299,11 +299,11 @@ fn a_damaged_store_is_refused_and_left_as_it_is() {
             fs::write(file, content).unwrap();
         }),
     ];
-    for (how, spoil) in spoil {
+    for (how, damage) in damages {
         let folder = tempfile::tempdir().unwrap();
         drop(open(folder.path()));
         let file = folder.path().join("locks.db");
-        spoil(&file);
+        damage(&file);
         let before = fs::read(&file).ok();
         let error = open_error(folder.path());
         assert!(
@@ -315,7 +315,7 @@ fn a_damaged_store_is_refused_and_left_as_it_is() {
 }
 
 #[test]
-fn a_row_that_makes_no_sense_is_damage() {
+fn an_invalid_row_is_damage() {
     let lease = |fence: i64, caller: &str, locks: &str| {
         format!(
             "INSERT INTO leases VALUES ('lock:k', {fence}, 'a', {caller}, NULL, NULL, 0, 99999999999999, {locks});"
@@ -413,14 +413,14 @@ async fn a_full_disk_is_an_error_that_leaves_nothing_half_done() {
             Ok(lease) => taken.push(lease),
             Err(_) => break key,
         }
-        assert!(taken.len() < 1_000, "the disk is never full");
+        assert!(taken.len() < 1_000, "the disk should be full");
     };
-    // What failed is not held, and what was there is.
+    // The lock that failed is not held, and the earlier one still is.
     assert_eq!(holder(&store, &failed).await, None);
     assert_eq!(holder(&store, "kept").await, Some(kept.clone()));
-    assert!(store.health().await.is_ok(), "one row more is not needed");
+    assert!(store.health().await.is_ok(), "the probe needs no new page");
     assert!(try_take(&store, &failed, HOUR).await.is_err(), "still full");
-    // Room is made.
+    // Releases free some space.
     for lease in taken.iter().take(10) {
         store
             .force_release(lease.name(), None)
@@ -466,13 +466,13 @@ impl SetClocks {
         let at = Duration::from_secs;
         *self.0.lock().unwrap() = (at(wall), at(since_boot), boot.to_owned());
         let boot = boot.to_owned();
-        Box::new(TheseClocks(self.clone(), boot))
+        Box::new(ClocksOfBoot(self.clone(), boot))
     }
 }
 
-struct TheseClocks(SetClocks, String);
+struct ClocksOfBoot(SetClocks, String);
 
-impl Clocks for TheseClocks {
+impl Clocks for ClocksOfBoot {
     fn wall(&self) -> Duration {
         self.0.0.lock().unwrap().0
     }
@@ -496,7 +496,7 @@ const IDLE: fn(Timestamp) -> bool = |_| true;
 #[test]
 fn the_wall_clock_does_not_matter_while_the_process_runs() {
     let clocks = SetClocks::default();
-    let clock = Clock::resume(clocks.set(1_000, 50, "boot"), None, IDLE);
+    let clock = DurableClock::resume(clocks.set(1_000, 50, "boot"), None, IDLE);
     assert_eq!(clock.now(), second(1_000));
     for wall in [0, 5_000, 1_010] {
         clocks.set(wall, 60, "boot");
@@ -505,22 +505,22 @@ fn the_wall_clock_does_not_matter_while_the_process_runs() {
 }
 
 #[test]
-fn after_a_restart_leases_have_the_time_that_is_really_left() {
+fn after_a_restart_leases_have_their_remaining_time() {
     let clocks = SetClocks::default();
     let last = Moment {
         now: second(1_000),
         since_boot: Duration::from_secs(50),
         boot: "boot".to_owned(),
     };
-    // Thirty seconds later by any clock that nobody sets.
+    // Thirty seconds later by the boot clock.
     for wall in [10, 1_030, 90_000] {
-        let clock = Clock::resume(clocks.set(wall, 80, "boot"), Some(&last), BUSY);
+        let clock = DurableClock::resume(clocks.set(wall, 80, "boot"), Some(&last), BUSY);
         assert_eq!(clock.now(), second(1_030), "the wall clock says {wall}");
     }
-    // With nothing held, the wall clock is caught up with, but never gone back to.
-    let clock = Clock::resume(clocks.set(90_000, 80, "boot"), Some(&last), IDLE);
+    // With nothing held, the clock jumps ahead to the wall clock, but never back.
+    let clock = DurableClock::resume(clocks.set(90_000, 80, "boot"), Some(&last), IDLE);
     assert_eq!(clock.now(), second(90_000));
-    let clock = Clock::resume(clocks.set(10, 80, "boot"), Some(&last), IDLE);
+    let clock = DurableClock::resume(clocks.set(10, 80, "boot"), Some(&last), IDLE);
     assert_eq!(clock.now(), second(1_030));
 }
 
@@ -532,9 +532,9 @@ fn after_a_reboot_time_is_never_before_the_last_commit() {
         since_boot: Duration::from_secs(50),
         boot: "first".to_owned(),
     };
-    let clock = Clock::resume(clocks.set(2_000, 5, "second"), Some(&last), BUSY);
+    let clock = DurableClock::resume(clocks.set(2_000, 5, "second"), Some(&last), BUSY);
     assert_eq!(clock.now(), second(2_000));
-    let clock = Clock::resume(clocks.set(10, 5, "second"), Some(&last), BUSY);
+    let clock = DurableClock::resume(clocks.set(10, 5, "second"), Some(&last), BUSY);
     assert_eq!(clock.now(), second(1_000));
     clocks.set(10, 8, "second");
     assert_eq!(clock.now(), second(1_003));
@@ -543,7 +543,7 @@ fn after_a_reboot_time_is_never_before_the_last_commit() {
 /// A store of `folder` that reads these clocks.
 fn open_at(folder: &Path, clocks: &SetClocks, boot: &'static str) -> EmbeddedStore {
     let claimed = Folder::claim(folder).unwrap();
-    let clocks = Box::new(TheseClocks(clocks.clone(), boot.to_owned()));
+    let clocks = Box::new(ClocksOfBoot(clocks.clone(), boot.to_owned()));
     let options = options(Durability::Process);
     let (journal, loaded) = super::load(&claimed, &options, clocks).unwrap();
     start(journal, loaded, claimed).unwrap()
@@ -566,14 +566,14 @@ async fn after_a_reboot_with_a_slow_clock_an_expired_lease_is_not_extended() {
     clocks.set(900, 5, "second");
     let store = open_at(folder.path(), &clocks, "second");
     assert_eq!(extend(&store, "k").await, Err(NotHeld::NotFound));
-    // How much time is over is not known: no other owner gets it before its end.
+    // How much time has passed is unknown: no other owner gets it before it expires.
     assert!(holder(&store, "k").await.is_some());
     clocks.set(910, 15, "second");
     assert!(holder(&store, "k").await.is_none());
     take(&store, "k", Duration::from_secs(10)).await;
     extend(&store, "k").await.unwrap();
     drop(store);
-    // With a clock that is not behind, a lease outlives a reboot as it is.
+    // With a clock that is not slow, a lease survives a reboot and can be extended.
     clocks.set(1_015, 1, "third");
     let store = open_at(folder.path(), &clocks, "third");
     extend(&store, "k").await.unwrap();
@@ -605,12 +605,12 @@ async fn an_owner_with_several_uncertain_leases_has_to_name_one() {
 }
 
 #[tokio::test]
-async fn a_new_store_is_past_the_fences_of_a_lost_one_whose_clock_was_ahead() {
+async fn fences_of_a_new_store_are_larger_than_those_of_a_lost_one_whose_clock_was_ahead() {
     let (lost, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let clocks = SetClocks::default();
     clocks.set(1_800_000_000, 50, "boot");
     let store = open_at(lost.path(), &clocks, "boot");
-    // The lost one began with the margin, too.
+    // The lost store started with the margin, too.
     clocks.set(1_800_000_050, 150, "boot");
     let before = take(&store, "k", HOUR).await;
     drop(store);
@@ -619,17 +619,17 @@ async fn a_new_store_is_past_the_fences_of_a_lost_one_whose_clock_was_ahead() {
     assert!(after.fence > before.fence, "{after:?} {before:?}");
 }
 
-/// What was answered before the reboot stays true after it.
+/// An answer from before the reboot stays true after it.
 #[tokio::test]
 async fn a_lease_that_was_shown_as_expired_is_not_revived_by_a_reboot() {
-    for is_look in [true, false] {
+    for is_inspected in [true, false] {
         let folder = tempfile::tempdir().unwrap();
         let clocks = SetClocks::default();
         clocks.set(1_000, 50, "first");
         let store = open_at(folder.path(), &clocks, "first");
         take(&store, "k", Duration::from_secs(10)).await;
         clocks.set(1_010, 60, "first");
-        if is_look {
+        if is_inspected {
             assert!(holder(&store, "k").await.is_none());
         } else {
             assert_eq!(extend(&store, "k").await, Err(NotHeld::NotFound));
@@ -637,13 +637,16 @@ async fn a_lease_that_was_shown_as_expired_is_not_revived_by_a_reboot() {
         drop(store);
         clocks.set(900, 5, "second");
         let store = open_at(folder.path(), &clocks, "second");
-        assert!(holder(&store, "k").await.is_none(), "a look: {is_look}");
+        assert!(
+            holder(&store, "k").await.is_none(),
+            "inspected: {is_inspected}"
+        );
         take(&store, "k", Duration::from_secs(10)).await;
     }
 }
 
 #[test]
-fn a_boot_that_is_not_known_is_random_and_the_same_for_the_whole_process() {
+fn an_unknown_boot_id_is_random_and_the_same_for_the_whole_process() {
     let unknown = boot_id(Path::new("/nowhere/boot_id"));
     assert_ne!(unknown, boot_id(Path::new("/nowhere/boot_id")));
     assert!(
@@ -653,7 +656,7 @@ fn a_boot_that_is_not_known_is_random_and_the_same_for_the_whole_process() {
     assert_eq!(MachineClocks::new().boot(), MachineClocks::new().boot());
 }
 
-/// A write that was cut off is a transaction that was never answered: it is gone as a whole, and all before it is there.
+/// A torn write is a transaction that was never answered: it is lost as a whole, and all earlier ones are there.
 #[tokio::test]
 async fn a_torn_write_loses_only_what_was_not_answered() {
     let folder = tempfile::tempdir().unwrap();
@@ -702,7 +705,7 @@ fn rows(folder: &Path) -> i64 {
 }
 
 #[tokio::test]
-async fn what_is_over_leaves_no_row() {
+async fn ended_leases_and_expired_withdrawals_leave_no_row() {
     let folder = tempfile::tempdir().unwrap();
     let clocks = SetClocks::default();
     clocks.set(1_000, 50, "boot");
@@ -729,7 +732,7 @@ async fn what_is_over_leaves_no_row() {
     assert_eq!(rows(folder.path()), 0);
     take(&store, "k", Duration::from_secs(10)).await;
     drop(store);
-    // A lease that ran out while nobody was there.
+    // A lease that expires while the store is closed.
     clocks.set(1_200, 250, "boot");
     let store = open_at(folder.path(), &clocks, "boot");
     assert_eq!(rows(folder.path()), 1);
@@ -737,7 +740,7 @@ async fn what_is_over_leaves_no_row() {
     assert_eq!(rows(folder.path()), 0);
 }
 
-/// A journal on a disk that can be taken away.
+/// A journal on a disk that fails when the test says so.
 struct Flaky {
     journal: SqliteJournal,
     disk: Disk,
@@ -745,17 +748,17 @@ struct Flaky {
 
 #[derive(Clone, Default)]
 struct Disk {
-    is_away: Arc<AtomicBool>,
+    is_failing: Arc<AtomicBool>,
     commits: Arc<AtomicUsize>,
 }
 
 impl Disk {
-    fn take_away(&self) {
-        self.is_away.store(true, Ordering::SeqCst);
+    fn fail(&self) {
+        self.is_failing.store(true, Ordering::SeqCst);
     }
 
-    fn bring_back(&self) {
-        self.is_away.store(false, Ordering::SeqCst);
+    fn recover(&self) {
+        self.is_failing.store(false, Ordering::SeqCst);
     }
 }
 
@@ -767,7 +770,7 @@ impl Journal for Flaky {
     }
 
     fn commit(&mut self, changes: &Changes<'_>) -> Result<Timestamp, EmbeddedError> {
-        if self.disk.is_away.load(Ordering::SeqCst) {
+        if self.disk.is_failing.load(Ordering::SeqCst) {
             return Err(rusqlite::Error::ExecuteReturnedResults.into());
         }
         self.disk.commits.fetch_add(1, Ordering::SeqCst);
@@ -781,7 +784,7 @@ impl Journal for Flaky {
     fn tidy(&mut self) {}
 }
 
-/// A store on a disk that can be taken away.
+/// A store on a disk that fails when the test says so.
 fn open_flaky(folder: &Path) -> (EmbeddedStore, Disk) {
     let claimed = Folder::claim(folder).unwrap();
     let (journal, loaded) = load(&claimed);
@@ -801,11 +804,11 @@ async fn health_makes_no_commit_and_notices_a_store_that_cannot_write() {
         store.health().await.unwrap();
     }
     let made = disk.commits.load(Ordering::SeqCst);
-    assert_eq!(made, 0, "commits for 300 looks at the store's health");
-    disk.take_away();
+    assert_eq!(made, 0, "commits for 300 health checks");
+    disk.fail();
     assert!(try_take(&store, "k", HOUR).await.is_err());
     assert!(store.health().await.is_err());
-    disk.bring_back();
+    disk.recover();
     store.health().await.unwrap();
     take(&store, "k", HOUR).await;
 }
@@ -817,7 +820,7 @@ async fn health_notices_that_another_program_keeps_the_database_locked() {
     store.health().await.unwrap();
     let database = rusqlite::Connection::open(folder.path().join("locks.db")).unwrap();
     database.execute_batch("BEGIN IMMEDIATE").unwrap();
-    // What was well a moment ago may still count.
+    // A result from a moment ago may be reused.
     let mut is_noticed = false;
     for _ in 0..200 {
         is_noticed = store.health().await.is_err();
@@ -832,7 +835,7 @@ async fn health_notices_that_another_program_keeps_the_database_locked() {
 }
 
 #[tokio::test]
-async fn another_program_that_writes_costs_no_waiter_its_position() {
+async fn waiters_keep_their_positions_while_another_program_writes() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     take(&store, "k", HOUR).await;
@@ -858,18 +861,18 @@ async fn another_program_that_writes_costs_no_waiter_its_position() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_given_up_is_undone_even_if_the_disk_fails_meanwhile() {
+async fn a_call_that_is_given_up_while_the_disk_fails_is_rolled_back_later() {
     let folder = tempfile::tempdir().unwrap();
     let (store, disk) = open_flaky(folder.path());
     let call = call_for("k");
     let ticket = call.ticket;
     store.acquire(call).await.unwrap();
-    disk.take_away();
+    disk.fail();
     store.abandon(&name("k"), ticket);
     assert!(store.health().await.is_err());
     assert!(holder(&store, "k").await.is_some());
-    disk.bring_back();
-    // Nobody asks for it again: it is owed.
+    disk.recover();
+    // The engine retries the rollback without another message.
     for _ in 0..200 {
         if holder(&store, "k").await.is_none() {
             return;
@@ -879,7 +882,7 @@ async fn a_call_that_is_given_up_is_undone_even_if_the_disk_fails_meanwhile() {
     panic!("the lock is still held");
 }
 
-/// What a folder and the files in it allow, by name.
+/// The modes of a folder and of the files in it, by name.
 fn modes(folder: &Path) -> Vec<(String, u32)> {
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let files = fs::read_dir(folder).unwrap().map(|entry| {
@@ -900,7 +903,7 @@ fn own_only() -> Vec<(String, u32)> {
 }
 
 #[tokio::test]
-async fn only_its_own_user_can_read_a_store() {
+async fn only_the_user_of_the_server_can_read_a_store() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("new");
     let store = open(&folder);
@@ -909,12 +912,12 @@ async fn only_its_own_user_can_read_a_store() {
 }
 
 #[tokio::test]
-async fn a_store_that_others_could_read_is_closed_to_them() {
+async fn a_store_that_other_users_could_read_is_closed_to_them() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("old");
     let store = open(&folder);
     take(&store, "k", HOUR).await;
-    // As a crash leaves it, with its write-ahead log.
+    // As after a crash, with its write-ahead log.
     let kept: Vec<_> = modes(&folder)
         .into_iter()
         .filter(|(name, _)| name.starts_with("locks.db"))
@@ -934,9 +937,9 @@ async fn a_store_that_others_could_read_is_closed_to_them() {
     assert_eq!(modes(&folder), own_only());
 }
 
-/// It may be a folder that others need, such as `/tmp`.
+/// Other users may need the folder, such as `/tmp`.
 #[tokio::test]
-async fn a_folder_with_files_of_others_keeps_its_mode() {
+async fn a_folder_with_other_files_keeps_its_mode() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("theirs"), "x").unwrap();
     let lax = fs::Permissions::from_mode(0o755);
@@ -949,24 +952,24 @@ async fn a_folder_with_files_of_others_keeps_its_mode() {
 }
 
 #[tokio::test]
-async fn closing_waits_until_calls_that_were_given_up_are_rolled_back() {
+async fn closing_waits_for_pending_rollbacks() {
     let folder = tempfile::tempdir().unwrap();
     let (store, disk) = open_flaky(folder.path());
     let call = call_for("k");
     let ticket = call.ticket;
     store.acquire(call).await.unwrap();
-    disk.take_away();
+    disk.fail();
     store.abandon(&name("k"), ticket);
     let back = async {
         assert!(store.health().await.is_err());
-        disk.bring_back();
+        disk.recover();
     };
     tokio::join!(store.close(), back);
     assert!(holder(&store, "k").await.is_none());
 }
 
 #[tokio::test]
-async fn the_secret_of_a_store_lasts_and_is_its_own() {
+async fn each_store_keeps_its_own_secret() {
     let folder = tempfile::tempdir().unwrap();
     let secret = |store: &EmbeddedStore| store.secret().hash("key", "k");
     let first = secret(&open(folder.path()));

@@ -1,4 +1,7 @@
-//! The callers' side of the engine: a bounded queue, and a time limit for each call.
+//! The callers' side of the engine: a bounded queue, and a timeout for each call.
+//!
+//! A change is claimed once: by the engine when it begins, or by its caller when the timeout is first. So the caller knows whether
+//! it may have been made.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,39 +18,38 @@ use tokio::time::timeout;
 use super::{Engine, Journal, Start};
 use crate::table::Table;
 
-/// How long calls take at most, and how many can wait.
+/// The limits of calls to the engine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// How long a call takes at most.
+    /// How long a caller waits for its answer.
     pub(crate) timeout: Duration,
-    /// How many calls can be in the queue.
+    /// How many calls fit into the queue.
     pub(crate) queued: usize,
 }
 
-/// What the engine receives.
+/// A message to the engine.
 #[expect(clippy::large_enum_variant, reason = "almost all are commands")]
 pub(super) enum Message {
     /// One step, which has to be committed before it is answered.
     Command(Command, Reply<Answer<Outcome>>),
-    /// Rolls back a call; until that is committed it is tried again.
+    /// Rolls back a call; retried until it is committed.
     Abandon(LockName, Ticket),
-    /// Ends leases that have run out, at most so many.
+    /// Ends expired leases, at most so many.
     Sweep(usize, Reply<usize>),
-    /// Reads what is committed.
+    /// Reads the committed state.
     Read(Box<dyn Read>),
-    /// Says whether the store can write.
+    /// Checks whether the store can write.
     Probe(oneshot::Sender<Result<(), StoreError>>),
 }
 
-/// Messages, and where their answers come.
 #[cfg(test)]
 impl Message {
-    pub(super) fn command(command: Command) -> (Self, Answered<Answer<Outcome>>) {
+    pub(super) fn command(command: Command) -> (Self, AnswerReceiver<Answer<Outcome>>) {
         let (reply, answer) = Reply::new();
         (Self::Command(command, reply), answer)
     }
 
-    pub(super) fn sweep(limit: usize) -> (Self, Answered<usize>) {
+    pub(super) fn sweep(limit: usize) -> (Self, AnswerReceiver<usize>) {
         let (reply, answer) = Reply::new();
         (Self::Sweep(limit, reply), answer)
     }
@@ -55,21 +57,21 @@ impl Message {
     pub(super) fn read<T: Send + 'static>(
         name: Option<LockName>,
         read: impl FnOnce(&mut Table, Timestamp) -> T + Send + 'static,
-    ) -> (Self, Answered<T>) {
+    ) -> (Self, AnswerReceiver<T>) {
         let (to, answer) = oneshot::channel();
         (Self::Read(Box::new(ReadWith { name, read, to })), answer)
     }
 }
 
-type Answered<T> = oneshot::Receiver<Result<T, StoreError>>;
+type AnswerReceiver<T> = oneshot::Receiver<Result<T, StoreError>>;
 
-/// Something to read.
+/// A read of the table.
 pub(super) trait Read: Send {
-    /// The one key that it is about; none when it is about all of them.
+    /// The key that it reads; `None` if it reads all of them.
     fn name(&self) -> Option<&LockName>;
-    /// Whether its caller still waits.
+    /// Whether its caller still waits for the answer.
     fn is_awaited(&self) -> bool;
-    /// Reads what there is at a time.
+    /// Reads the table as of `now`, and answers the caller.
     fn answer(self: Box<Self>, table: &mut Table, now: Timestamp);
 }
 
@@ -94,50 +96,50 @@ where
 
     fn answer(self: Box<Self>, table: &mut Table, now: Timestamp) {
         let Self { read, to, .. } = *self;
-        // Nobody may be waiting any more.
+        // The caller may have given up.
         let _ = to.send(Ok(read(table, now)));
     }
 }
 
-/// Where the answer to a call goes.
+/// The sender of the answer to a change.
 pub(super) struct Reply<T> {
     to: oneshot::Sender<Result<T, StoreError>>,
-    /// Set by the engine when it begins, or by the caller when it gives up: whichever is first.
+    /// Set by the engine when it begins the change, or by the caller when it gives up: whichever is first.
     is_claimed: Arc<AtomicBool>,
 }
 
 impl<T> Reply<T> {
-    fn new() -> (Self, Answered<T>) {
+    fn new() -> (Self, AnswerReceiver<T>) {
         let (to, answer) = oneshot::channel();
         let is_claimed = Arc::default();
         (Self { to, is_claimed }, answer)
     }
 
-    /// The engine begins with it; `None` if the caller was answered that nothing was done.
+    /// Claims the change for the engine; `None` if the caller has given up, and got the error that nothing was done.
     pub(super) fn begin(self) -> Option<oneshot::Sender<Result<T, StoreError>>> {
         (!self.is_claimed.swap(true, Ordering::AcqRel)).then_some(self.to)
     }
 }
 
-/// Where the engine finds its work.
+/// The engine's end of the queue.
 pub(super) struct Inbox {
     messages: Receiver<Message>,
     queued: Arc<AtomicUsize>,
 }
 
-/// How many messages share one transaction at most.
+/// How many messages are in one batch at most.
 const MAX_BATCH: usize = 4096;
 
 impl Inbox {
-    /// Adds what has arrived to `batch`. With nothing there, it waits for `patience`, or for ever without one. `false` when the
-    /// callers have gone and there is nothing more.
-    pub(super) fn receive(&self, batch: &mut Vec<Message>, patience: Option<Duration>) -> bool {
-        let first = match patience {
+    /// Appends the messages that have arrived to `batch`. Waits for the first of them, for `timeout` if there is one. `false` when
+    /// the store was dropped and no message is left.
+    pub(super) fn receive(&self, batch: &mut Vec<Message>, timeout: Option<Duration>) -> bool {
+        let first = match timeout {
             None => self
                 .messages
                 .recv()
                 .map_err(|_| RecvTimeoutError::Disconnected),
-            Some(patience) => self.messages.recv_timeout(patience),
+            Some(timeout) => self.messages.recv_timeout(timeout),
         };
         match first {
             Ok(message) => batch.push(message),
@@ -153,15 +155,15 @@ impl Inbox {
     }
 }
 
-/// A running engine.
+/// The handle of a running engine.
 pub(crate) struct Calls {
-    // Taken when the store is dropped, which ends the thread.
+    /// Taken when the store is dropped, which ends the thread.
     messages: Option<Sender<Message>>,
     queued: Arc<AtomicUsize>,
     limits: Limits,
     nodes: Arc<Nodes>,
     thread: Option<JoinHandle<()>>,
-    /// Disconnected when the thread has ended. (Its lock makes the store `Sync`.)
+    /// Disconnected when the thread has ended. (The mutex makes the store `Sync`.)
     ended: std::sync::Mutex<Receiver<()>>,
 }
 
@@ -176,7 +178,7 @@ impl fmt::Debug for Calls {
 }
 
 impl Calls {
-    /// Starts the thread of an engine. `keep` is dropped when it has ended.
+    /// Starts the thread of an engine, which drops `keep` when it ends.
     pub(crate) fn start<J: Journal>(
         journal: J,
         start: Start,
@@ -225,15 +227,15 @@ impl Calls {
         self.change(|reply| Message::Sweep(limit, reply)).await
     }
 
-    /// Never refused: there is at most one for each call that was let in.
+    /// Never refused: there is at most one for each call that was queued.
     pub(crate) fn abandon(&self, name: &LockName, ticket: Ticket) {
         if let Some(messages) = &self.messages {
-            // The thread only ends before the store does if it panicked.
+            // Fails only if the thread has panicked.
             let _ = messages.send(Message::Abandon(name.clone(), ticket));
         }
     }
 
-    /// Reads one key, or with `None` any of them.
+    /// Reads one key, or, with `None`, the whole table.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         name: Option<&LockName>,
@@ -245,8 +247,8 @@ impl Calls {
         self.wait(answer, || false).await
     }
 
-    /// Several reads that are one for their caller.
-    pub(crate) async fn in_time<T>(
+    /// Several reads that share the timeout of one call.
+    pub(crate) async fn within_timeout<T>(
         &self,
         reads: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
@@ -263,7 +265,7 @@ impl Calls {
         self.wait(answer, || false).await
     }
 
-    /// Hands in a change. Once handed in it is made, whether or not its caller still waits; unless the caller was answered otherwise.
+    /// Queues a change. It is made even if its future is dropped, unless the caller got [`StoreError::NotDone`].
     async fn change<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T, StoreError> {
         let (reply, answer) = Reply::new();
         let is_claimed = reply.is_claimed.clone();
@@ -275,7 +277,7 @@ impl Calls {
     fn send(&self, message: Message) -> Result<(), StoreError> {
         if self.queued.fetch_add(1, Ordering::Relaxed) >= self.limits.queued {
             self.queued.fetch_sub(1, Ordering::Relaxed);
-            return Err(StoreError::NotDone("too many calls wait for it".into()));
+            return Err(StoreError::NotDone("too many calls are queued".into()));
         }
         let messages = self.messages.as_ref();
         match messages.is_some_and(|messages| messages.send(message).is_ok()) {
@@ -284,10 +286,10 @@ impl Calls {
         }
     }
 
-    /// Waits for an answer, but no longer than callers have to. `give_up` says whether the change may have been made.
+    /// Waits for an answer until the timeout. `give_up` then returns whether the change may have been made.
     async fn wait<T>(
         &self,
-        answer: Answered<T>,
+        answer: AnswerReceiver<T>,
         give_up: impl FnOnce() -> bool,
     ) -> Result<T, StoreError> {
         let limit = self.limits.timeout;
@@ -303,10 +305,10 @@ impl Calls {
     }
 }
 
-const ENDED: &str = "the store has ended";
+const ENDED: &str = "the thread of the store has ended";
 
 impl Drop for Calls {
-    /// What was handed in is written and the journal closed when this returns; but a disk that stalls holds up nobody.
+    /// Waits until all queued changes are written and the journal is closed; but no longer than the timeout, if the disk stalls.
     fn drop(&mut self) {
         self.messages = None;
         let ended = self
@@ -314,7 +316,7 @@ impl Drop for Calls {
             .get_mut()
             .map(|ended| ended.recv_timeout(self.limits.timeout));
         if matches!(ended, Ok(Err(RecvTimeoutError::Timeout))) {
-            tracing::warn!("the store is still writing, and ends when it has");
+            tracing::warn!("the disk stalls: the store is closed when its last write is done");
         } else if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,4 +1,6 @@
-//! The thread of a durable store.
+//! The engine of a durable store: the model in memory, one batch of messages and one commit at a time.
+//!
+//! The commands of a batch run in memory first; then their changes are written. If the commit fails, their steps are rolled back.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
@@ -22,23 +24,23 @@ use crate::fences::mint;
 use crate::report::notify;
 use crate::table::{Table, step_any};
 
-/// How many partitions of the names mint fences. Only the largest fence is written: after a restart all go on above it.
+/// How many partitions of the names mint fences. Only the largest fence is written: after a restart, all of them continue above it.
 const PARTITIONS: u64 = 64;
 
-/// What an engine begins with.
+/// The state with which an engine starts.
 #[derive(Debug)]
 pub(crate) struct Start {
-    /// The keys, as the journal has them: what has run out since ends in the next steps.
+    /// The keys, as the journal has them: leases that have expired since end in the next steps.
     pub(crate) table: Table,
-    /// The largest fence that was ever given out.
+    /// The largest fence that was ever granted.
     pub(crate) last_fence: Option<Fence>,
     /// The time of the last commit.
     pub(crate) written_at: Timestamp,
-    /// Leases up to this fence may have run out without this clock having noticed, and cannot be extended.
+    /// After a reboot with a slow clock: leases up to this fence may have expired unnoticed, and cannot be extended.
     pub(crate) uncertain: Option<Fence>,
 }
 
-/// Runs commands, and writes what they change before anybody learns of it.
+/// Runs commands, and writes what they change before it answers them or notifies the nodes.
 pub(crate) struct Engine<J> {
     journal: J,
     table: Table,
@@ -46,40 +48,40 @@ pub(crate) struct Engine<J> {
     hasher: RandomState,
     nodes: Arc<Nodes>,
     uncertain: Option<Fence>,
-    round: Round,
-    /// Leases that have run out, and that the journal still has. They are written when something else is, or in a sweep.
+    batch: Batch,
+    /// Expired leases that the journal still has. They are deleted with the next commit, or in a sweep.
     stale: HashSet<LeaseId>,
-    /// The keys of those that ran out after the last commit: only their own time says so.
+    /// The keys of leases that expired after the last commit: the time in the journal does not show it yet.
     expired: HashSet<LockName>,
     /// The time of the last commit.
     written_at: Timestamp,
-    /// Calls that have to be rolled back: given up by their callers, or granted to waiters who had gone.
-    pub(super) rollbacks: Vec<(LockName, Ticket)>,
+    /// Calls that have to be rolled back: given up by their callers, or granted when their waiters had disconnected.
+    pub(super) pending_rollbacks: Vec<(LockName, Ticket)>,
     failures: Failures,
 }
 
-/// What was done since the last commit.
+/// What was done since the last commit, and the answers that wait for the next one.
 #[derive(Default)]
-struct Round {
-    /// Leases that have to be written before anybody is answered.
+struct Batch {
+    /// Leases that have to be written before the answers are sent.
     dirty: HashSet<LeaseId>,
     withdrawals: Vec<(LockName, Withdrawal)>,
-    /// An answer says that a lease has run out, and the journal does not know yet that it is so late.
+    /// An answer says that a lease has expired, and the journal has no time yet that shows it.
     needs_time: bool,
-    /// What has happened, and when.
+    /// The transitions of all steps, and when they happened.
     transitions: Vec<(Reading, Transition)>,
     /// Calls that were rolled back.
     rolled_back: Vec<(LockName, Ticket)>,
-    /// Answers to be given after the commit.
-    answers: Vec<(oneshot::Sender<Outcomes>, Answer<Outcome>)>,
+    /// Answers to send after the commit.
+    answers: Vec<(oneshot::Sender<CommandResult>, Answer<Outcome>)>,
     sweeps: Vec<(oneshot::Sender<Result<usize, StoreError>>, usize)>,
     reads: Vec<Box<dyn Read>>,
     probes: Vec<oneshot::Sender<Result<(), StoreError>>>,
 }
 
-type Outcomes = Result<Answer<Outcome>, StoreError>;
+type CommandResult = Result<Answer<Outcome>, StoreError>;
 
-impl Round {
+impl Batch {
     fn is_dirty(&self) -> bool {
         !self.dirty.is_empty() || !self.withdrawals.is_empty()
     }
@@ -93,7 +95,7 @@ impl<J: Journal> Engine<J> {
             written_at,
             uncertain,
         } = start;
-        table.make_undoable();
+        table.enable_rollback();
         Self {
             journal,
             table,
@@ -101,77 +103,77 @@ impl<J: Journal> Engine<J> {
             hasher: RandomState::new(),
             nodes,
             uncertain,
-            round: Round::default(),
+            batch: Batch::default(),
             stale: HashSet::new(),
             expired: HashSet::new(),
             written_at,
-            rollbacks: Vec::new(),
+            pending_rollbacks: Vec::new(),
             failures: Failures::default(),
         }
     }
 
-    /// Works until the store is dropped and everything that was handed in is done.
+    /// Runs until the store is dropped and all queued messages are handled.
     pub(super) fn run(mut self, inbox: &Inbox) {
-        let mut batch = Vec::new();
+        let mut messages = Vec::new();
         loop {
-            let patience = match self.rollbacks.is_empty() {
+            let timeout = match self.pending_rollbacks.is_empty() {
                 true => None,
                 false => Some(self.failures.pause().unwrap_or(Duration::ZERO)),
             };
-            let is_open = inbox.receive(&mut batch, patience);
-            if !is_open && (self.rollbacks.is_empty() || self.failures.is_any()) {
-                // What is not rolled back by now ends with its lease.
+            let is_open = inbox.receive(&mut messages, timeout);
+            if !is_open && (self.pending_rollbacks.is_empty() || self.failures.is_failing()) {
+                // A call that is not rolled back by now is free when its lease expires.
                 return;
             }
-            self.run_batch(&mut batch);
+            self.run_batch(&mut messages);
         }
     }
 
-    /// One transaction.
-    pub(super) fn run_batch(&mut self, batch: &mut Vec<Message>) {
+    /// Handles messages, commits what they changed, and answers them.
+    pub(super) fn run_batch(&mut self, messages: &mut Vec<Message>) {
         let is_probe = |message: &Message| matches!(message, Message::Probe(_));
-        // A rollback must not make others wait for a commit that fails.
-        let puts_off = self.failures.pause().is_some() && !batch.iter().any(is_probe);
+        // A rollback must not make other calls wait for a commit that fails.
+        let defers_rollbacks = self.failures.pause().is_some() && !messages.iter().any(is_probe);
         let mut given_up = Vec::new();
-        if !puts_off {
-            for (name, ticket) in std::mem::take(&mut self.rollbacks) {
-                self.roll_back(name, ticket);
+        if !defers_rollbacks {
+            for (name, ticket) in std::mem::take(&mut self.pending_rollbacks) {
+                self.roll_back_call(name, ticket);
             }
         }
-        for message in batch.drain(..) {
+        for message in messages.drain(..) {
             match message {
-                Message::Abandon(name, ticket) if puts_off => given_up.push((name, ticket)),
+                Message::Abandon(name, ticket) if defers_rollbacks => given_up.push((name, ticket)),
                 other => self.handle(other),
             }
         }
         let read_at = self.journal.now();
-        let reads = std::mem::take(&mut self.round.reads);
+        let reads = std::mem::take(&mut self.batch.reads);
         let reads = reads.into_iter().filter(|read| read.is_awaited());
         let reads: Vec<_> = reads.collect();
         let mut names = reads.iter().map(|read| read.name());
         // Reads are answered even if the time cannot be written: they grant nothing.
-        let shows_end = names.any(|name| self.needs_time(name, read_at));
-        // Whether it can write again is only known when it has.
-        let must_try = self.failures.is_any() && !self.round.probes.is_empty();
-        let must_write = must_try || self.round.is_dirty() || self.round.needs_time;
-        let is_sweep = !self.round.sweeps.is_empty();
-        let may_write = shows_end || is_sweep && !self.stale.is_empty();
+        let reads_expiry = names.any(|name| self.needs_time(name, read_at));
+        // Only a commit shows whether the journal can be written again.
+        let must_retry = self.failures.is_failing() && !self.batch.probes.is_empty();
+        let must_write = must_retry || self.batch.is_dirty() || self.batch.needs_time;
+        let is_sweep = !self.batch.sweeps.is_empty();
+        let may_write = reads_expiry || is_sweep && !self.stale.is_empty();
         let failed = if must_write || may_write && self.failures.pause().is_none() {
             self.commit().err().map(|error| error.to_string())
         } else {
             None
         };
-        let mut round = std::mem::take(&mut self.round);
-        let sweeps = std::mem::take(&mut round.sweeps);
-        given_up.append(&mut round.rolled_back);
+        let mut batch = std::mem::take(&mut self.batch);
+        let sweeps = std::mem::take(&mut batch.sweeps);
+        given_up.append(&mut batch.rolled_back);
         if let Some(why) = &failed {
             self.failures.add(why);
         }
         match failed.as_ref().filter(|_| must_write) {
-            Some(why) => self.fail(round, why, read_at),
+            Some(why) => self.fail(batch, why, read_at),
             None => {
-                self.finish(round, read_at);
-                if !puts_off {
+                self.finish(batch, read_at);
+                if !defers_rollbacks {
                     given_up.clear();
                 }
             }
@@ -180,7 +182,7 @@ impl<J: Journal> Engine<J> {
             read.answer(&mut self.table, read_at);
         }
         self.leave_queues(given_up);
-        if is_sweep && !self.failures.is_any() {
+        if is_sweep && !self.failures.is_failing() {
             self.journal.tidy();
         }
         for (to, count) in sweeps {
@@ -198,45 +200,45 @@ impl<J: Journal> Engine<J> {
                     let is_stale = command.names().any(|name| self.expired.contains(name));
                     let before = self.expired.len();
                     let answer = self.run_command(&command);
-                    // What is answered as expired must stay so after a reboot, whatever the wall clock says then.
-                    self.round.needs_time |= is_stale || self.expired.len() > before;
-                    self.round.answers.push((to, answer));
+                    // A lease that was answered as expired must not be revived after a reboot with a slow wall clock.
+                    self.batch.needs_time |= is_stale || self.expired.len() > before;
+                    self.batch.answers.push((to, answer));
                 }
             }
-            Message::Abandon(name, ticket) => self.roll_back(name, ticket),
+            Message::Abandon(name, ticket) => self.roll_back_call(name, ticket),
             Message::Sweep(limit, reply) => {
                 if let Some(to) = reply.begin() {
                     let count = self.sweep(limit);
-                    self.round.sweeps.push((to, count));
+                    self.batch.sweeps.push((to, count));
                 }
             }
-            Message::Read(read) => self.round.reads.push(read),
-            Message::Probe(to) => self.round.probes.push(to),
+            Message::Read(read) => self.batch.reads.push(read),
+            Message::Probe(to) => self.batch.probes.push(to),
         }
     }
 
-    /// Whether the time has to be written before this key is shown; or all keys, without a name.
+    /// Whether the time has to be written before this key is read; or, without a name, any key.
     fn needs_time(&self, name: Option<&LockName>, now: Timestamp) -> bool {
         let written_at = self.written_at;
         let Some(name) = name else {
-            return !self.expired.is_empty() || self.table.has_run_out(written_at, now);
+            return !self.expired.is_empty() || self.table.has_expired(written_at, now);
         };
-        let has_run_out = |key: &Key| {
+        let has_expired = |key: &Key| {
             let mut ends = key.holders().map(|holder| holder.lease.expires_at);
             key.live_count(now) < key.holder_count()
                 && ends.any(|end| end > written_at && end <= now)
         };
-        self.expired.contains(name) || self.table.get(name).is_some_and(has_run_out)
+        self.expired.contains(name) || self.table.get(name).is_some_and(has_expired)
     }
 
-    fn roll_back(&mut self, name: LockName, ticket: Ticket) {
+    fn roll_back_call(&mut self, name: LockName, ticket: Ticket) {
         let call = (name.clone(), ticket);
         self.run_command(&Command::Abandon { name, ticket });
-        self.round.rolled_back.push(call);
+        self.batch.rolled_back.push(call);
     }
 
-    /// Calls that are given up while the journal cannot be written leave their queues, if nothing else comes of it. The others
-    /// have to be rolled back later.
+    /// Rolls back calls while the journal cannot be written. A call that only leaves its queue changes nothing that has to be
+    /// written; the others become pending rollbacks.
     fn leave_queues(&mut self, given_up: Vec<(LockName, Ticket)>) {
         for (name, ticket) in given_up {
             let abandon = Command::Abandon {
@@ -244,16 +246,16 @@ impl<J: Journal> Engine<J> {
                 ticket,
             };
             let now = self.run_command(&abandon).now;
-            let round = std::mem::take(&mut self.round);
-            if round.is_dirty() {
-                self.undo(&round, now);
-                self.rollbacks.push((name, ticket));
+            let batch = std::mem::take(&mut self.batch);
+            if batch.is_dirty() {
+                self.roll_back_batch(&batch, now);
+                self.pending_rollbacks.push((name, ticket));
             } else {
-                self.finish(round, now);
+                self.finish(batch, now);
             }
         }
-        self.rollbacks.sort_unstable();
-        self.rollbacks.dedup();
+        self.pending_rollbacks.sort_unstable();
+        self.pending_rollbacks.dedup();
     }
 
     fn sweep(&mut self, limit: usize) -> usize {
@@ -285,10 +287,10 @@ impl<J: Journal> Engine<J> {
             && outcome != Outcome::Withdrawn(Withdrawn::TooMany)
             && let Some(key) = self.table.get(name)
         {
-            // It is remembered, whether or not the attempt had anything.
+            // It is remembered, whether or not the attempt had a claim or a lease.
             let withdrawal = key.withdrawals().last().cloned();
             let withdrawal = withdrawal.map(|it| (name.clone(), it));
-            self.round.withdrawals.extend(withdrawal);
+            self.batch.withdrawals.extend(withdrawal);
         }
         Answer { outcome, now }
     }
@@ -302,7 +304,7 @@ impl<J: Journal> Engine<J> {
         };
         let mut mint = |locks: &Locks| mint(fences, index_of, locks, now);
         let mut transitions = std::mem::take(&mut table.spare);
-        let outcome = match table.step_single_by(command, now, &mut mint, &mut transitions) {
+        let outcome = match table.step_single_with(command, now, &mut mint, &mut transitions) {
             Some(outcome) => outcome,
             None => {
                 let mut env = Env::single_node(now, &mut mint, table.memory);
@@ -311,13 +313,13 @@ impl<J: Journal> Engine<J> {
         };
         for transition in transitions.drain(..) {
             self.note(&transition);
-            self.round.transitions.push((reading, transition));
+            self.batch.transitions.push((reading, transition));
         }
         self.table.spare = transitions;
         outcome
     }
 
-    /// What has to be written because of a transition.
+    /// Notes which lease has to be written because of a transition.
     fn note(&mut self, transition: &Transition) {
         let Some(lease) = transition.lease() else {
             return;
@@ -331,7 +333,7 @@ impl<J: Journal> Engine<J> {
             }
         );
         if !is_expired {
-            self.round.dirty.insert(id);
+            self.batch.dirty.insert(id);
             return;
         }
         self.stale.insert(id);
@@ -340,7 +342,7 @@ impl<J: Journal> Engine<J> {
         }
     }
 
-    /// Whether this is about a lease that may have run out.
+    /// Whether this names a lease that may have expired unnoticed.
     fn is_uncertain(&self, held: &Held) -> bool {
         let Some(uncertain) = self.uncertain else {
             return false;
@@ -350,7 +352,7 @@ impl<J: Journal> Engine<J> {
         let mut meant = leases.filter(|lease| {
             lease.owner == held.owner && held.fence.is_none_or(|fence| fence == lease.fence)
         });
-        // If several could be meant, the model says so.
+        // If several could be meant, the model answers that it is ambiguous.
         match (meant.next(), meant.next()) {
             (Some(lease), None) => lease.fence <= uncertain,
             _ => false,
@@ -358,58 +360,58 @@ impl<J: Journal> Engine<J> {
     }
 
     fn commit(&mut self) -> Result<(), J::Error> {
-        let leases = self.round.dirty.union(&self.stale).map(|id| {
+        let leases = self.batch.dirty.union(&self.stale).map(|id| {
             let (name, fence) = id;
             (id, self.table.get(name).and_then(|key| key.holder(*fence)))
         });
         let changes = Changes {
             leases: leases.collect(),
-            withdrawals: &self.round.withdrawals,
+            withdrawals: &self.batch.withdrawals,
             last_fence: self.fences.iter().filter_map(Fences::last).max(),
         };
         self.written_at = self.journal.commit(&changes)?;
         self.stale.clear();
         self.expired.clear();
-        self.failures.end();
+        self.failures.clear();
         Ok(())
     }
 
-    /// Reports what has happened, wakes, answers.
-    fn finish(&mut self, round: Round, now: Timestamp) {
+    /// Notifies the nodes, wakes waiters and answers callers.
+    fn finish(&mut self, batch: Batch, now: Timestamp) {
         self.table.accept(now);
-        for (reading, transition) in round.transitions {
+        for (reading, transition) in batch.transitions {
             let rollback = notify(&self.nodes, &transition, reading);
             if let Some(Command::Abandon { name, ticket }) = rollback {
-                self.rollbacks.push((name, ticket));
+                self.pending_rollbacks.push((name, ticket));
             }
         }
-        // Nobody may be waiting any more, here and below.
-        for (to, answer) in round.answers {
+        // Callers may have given up, here and below.
+        for (to, answer) in batch.answers {
             let _ = to.send(Ok(answer));
         }
-        if !round.probes.is_empty() {
+        if !batch.probes.is_empty() {
             let probed = self.journal.probe().map_err(|error| error.to_string());
-            for to in round.probes {
+            for to in batch.probes {
                 let probed = probed.clone();
                 let _ = to.send(probed.map_err(|why| StoreError::NotDone(why.into())));
             }
         }
     }
 
-    /// Puts the keys back as they were, with everyone who waited for them, and says so.
-    fn fail(&mut self, round: Round, why: &str, now: Timestamp) {
-        self.undo(&round, now);
-        for (to, _) in round.answers {
+    /// Rolls all steps back, with the queues of the keys, and answers with errors.
+    fn fail(&mut self, batch: Batch, why: &str, now: Timestamp) {
+        self.roll_back_batch(&batch, now);
+        for (to, _) in batch.answers {
             let _ = to.send(Err(StoreError::MaybeDone(why.into())));
         }
-        for to in round.probes {
+        for to in batch.probes {
             let _ = to.send(Err(StoreError::NotDone(why.into())));
         }
     }
 
-    fn undo(&mut self, round: &Round, now: Timestamp) {
-        let transitions = round.transitions.iter();
+    fn roll_back_batch(&mut self, batch: &Batch, now: Timestamp) {
+        let transitions = batch.transitions.iter();
         self.table
-            .undo(transitions.map(|(_, transition)| transition), now);
+            .roll_back(transitions.map(|(_, transition)| transition), now);
     }
 }

@@ -1,14 +1,14 @@
-//! What the engine remembers of commits that failed.
+//! Commits that failed: when the next rollback may be tried, and how often that is logged.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How long to wait before a commit that nobody asks for is tried again.
+/// How long to wait before a commit that no caller waits for is tried again.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How often a journal that keeps failing is logged.
+/// How often to log a journal that keeps failing.
 const LOG_EVERY: Duration = Duration::from_secs(5);
 
-/// Whether the last commit failed.
+/// The state of the journal: `Some` if the last commit failed.
 #[derive(Debug, Default)]
 pub(super) struct Failures(Option<Failing>);
 
@@ -20,7 +20,7 @@ struct Failing {
 }
 
 impl Failures {
-    /// A commit has failed. A line for each would fill the disk that may be full.
+    /// Notes a commit that failed. A log line for each would fill a disk that may be full already.
     pub(super) fn add(&mut self, error: &dyn fmt::Display) {
         let now = Instant::now();
         let retry_at = now + PAUSE;
@@ -41,18 +41,18 @@ impl Failures {
         }
     }
 
-    /// A commit was made.
-    pub(super) fn end(&mut self) {
+    /// Notes a commit that succeeded.
+    pub(super) fn clear(&mut self) {
         if self.0.take().is_some() {
             tracing::info!("the journal can be written again");
         }
     }
 
-    pub(super) fn is_any(&self) -> bool {
+    pub(super) fn is_failing(&self) -> bool {
         self.0.is_some()
     }
 
-    /// How long not to write what nobody asks for; none if there is no need to wait.
+    /// For how long not to make commits that no caller waits for; `None` if they may be made now.
     pub(super) fn pause(&self) -> Option<Duration> {
         let retry_at = self.0.as_ref()?.retry_at;
         let pause = retry_at.saturating_duration_since(Instant::now());

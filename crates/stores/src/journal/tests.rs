@@ -1,4 +1,4 @@
-//! What callers and waiters see of a disk that fails, stalls, or is slow.
+//! What callers and waiters observe when the disk fails, stalls or is slow.
 
 use std::collections::{BTreeSet, HashSet};
 use std::pin::pin;
@@ -19,47 +19,47 @@ use super::calls::Message;
 use super::*;
 use crate::table::{Remembered, Table};
 
-/// A journal in memory, on a disk that the test can take away.
+/// A journal in memory, on a disk that fails when the test says so.
 #[derive(Debug, Clone, Default)]
 struct Disk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
     /// Locked by the test: a commit waits for it.
     stall: Arc<tokio::sync::Mutex<()>>,
-    /// A commit has begun.
+    /// Whether a commit has begun.
     has_begun: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct DiskState {
     leases: HashSet<LeaseId>,
     withdrawals: usize,
-    is_away: bool,
+    is_failing: bool,
     now: u64,
     /// Commits that have begun, and those that were made.
     tries: usize,
     commits: usize,
-    /// How many leases the last one wrote.
+    /// How many leases the last commit wrote.
     last_written: usize,
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the disk is away")]
-struct Away;
+#[error("the disk fails")]
+struct DiskFailure;
 
 impl Journal for Disk {
-    type Error = Away;
+    type Error = DiskFailure;
 
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.state.lock().unwrap().now)
     }
 
-    fn commit(&mut self, changes: &Changes<'_>) -> Result<Timestamp, Away> {
+    fn commit(&mut self, changes: &Changes<'_>) -> Result<Timestamp, DiskFailure> {
         self.has_begun.store(true, Ordering::SeqCst);
         drop(self.stall.blocking_lock());
         let mut state = self.state.lock().unwrap();
         state.tries += 1;
-        if state.is_away {
-            return Err(Away);
+        if state.is_failing {
+            return Err(DiskFailure);
         }
         state.commits += 1;
         state.last_written = changes.leases.len();
@@ -73,9 +73,9 @@ impl Journal for Disk {
         Ok(Timestamp::from_millis(state.now))
     }
 
-    fn probe(&mut self) -> Result<(), Away> {
-        match self.state.lock().unwrap().is_away {
-            true => Err(Away),
+    fn probe(&mut self) -> Result<(), DiskFailure> {
+        match self.state.lock().unwrap().is_failing {
+            true => Err(DiskFailure),
             false => Ok(()),
         }
     }
@@ -84,8 +84,8 @@ impl Journal for Disk {
 }
 
 impl Disk {
-    fn set_away(&self, is_away: bool) {
-        self.state.lock().unwrap().is_away = is_away;
+    fn set_failing(&self, is_failing: bool) {
+        self.state.lock().unwrap().is_failing = is_failing;
     }
 
     fn set_now(&self, millis: u64) {
@@ -119,12 +119,12 @@ impl Disk {
 
     fn start() -> Start {
         let memory = ReleaseMemory::default();
-        let most = Remembered {
+        let max = Remembered {
             releases: 1000,
             withdrawals: 1000,
         };
         Start {
-            table: Table::new(most, memory, Fences::default()),
+            table: Table::new(max, memory, Fences::default()),
             last_fence: None,
             written_at: Timestamp::from_millis(0),
             uncertain: None,
@@ -141,63 +141,69 @@ impl Disk {
         Calls::start(self.clone(), Self::start(), limits, ()).unwrap()
     }
 
-    /// With a time limit that no test waits for.
+    /// With a timeout that no test reaches.
     fn open_patient(&self) -> Calls {
         self.open(Duration::from_secs(120), 1000)
     }
 }
 
-/// What the process is notified of.
+/// A node that records its notifications.
 #[derive(Debug, Default)]
-struct Listener {
+struct RecordingNode {
     disk: Disk,
-    /// With the number of commits at that time.
-    heard: Mutex<Vec<(usize, Heard)>>,
-    is_deaf: AtomicBool,
+    /// Each with the number of commits at that time.
+    notifications: Mutex<Vec<(usize, Notification)>>,
+    has_no_calls: AtomicBool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Heard {
+enum Notification {
     Woken(Ticket, Wake),
     Changed(Transition),
 }
 
-impl Node for Listener {
+impl Node for RecordingNode {
     fn wake(&self, ticket: Ticket, wake: Wake, _: Reading) -> bool {
-        let commits = self.disk.commits();
-        let heard = (commits, Heard::Woken(ticket, wake));
-        self.heard.lock().unwrap().push(heard);
-        !self.is_deaf.load(Ordering::SeqCst)
+        self.push(Notification::Woken(ticket, wake));
+        !self.has_no_calls.load(Ordering::SeqCst)
     }
 
     fn changed(&self, transition: &Transition, _: Timestamp) {
-        let commits = self.disk.commits();
-        let heard = (commits, Heard::Changed(transition.clone()));
-        self.heard.lock().unwrap().push(heard);
+        self.push(Notification::Changed(transition.clone()));
     }
 }
 
-impl Listener {
-    fn of(calls: &Calls, disk: &Disk) -> Arc<Self> {
-        let listener = Arc::new(Self {
+impl RecordingNode {
+    fn push(&self, notification: Notification) {
+        let commits = self.disk.commits();
+        self.notifications
+            .lock()
+            .unwrap()
+            .push((commits, notification));
+    }
+
+    fn subscribe(calls: &Calls, disk: &Disk) -> Arc<Self> {
+        let node = Arc::new(Self {
             disk: disk.clone(),
             ..Self::default()
         });
-        let weak: std::sync::Weak<Self> = Arc::downgrade(&listener);
+        let weak: std::sync::Weak<Self> = Arc::downgrade(&node);
         calls.subscribe(weak);
-        listener
+        node
     }
 
-    fn take(&self) -> Vec<(usize, Heard)> {
-        std::mem::take(&mut self.heard.lock().unwrap())
+    fn take(&self) -> Vec<(usize, Notification)> {
+        std::mem::take(&mut self.notifications.lock().unwrap())
     }
 
     fn wakes(&self) -> Vec<Ticket> {
-        let heard = self.heard.lock().unwrap();
-        let woken = heard.iter().filter_map(|(_, heard)| match heard {
-            Heard::Woken(ticket, Wake::Granted(_)) => Some(*ticket),
-            _ => None,
-        });
+        let notifications = self.notifications.lock().unwrap();
+        let woken = notifications
+            .iter()
+            .filter_map(|(_, notification)| match notification {
+                Notification::Woken(ticket, Wake::Granted(_)) => Some(*ticket),
+                _ => None,
+            });
         woken.collect()
     }
 }
@@ -206,7 +212,7 @@ fn name(key: &str) -> LockName {
     LockName::global(&LockKey::parse(key).unwrap())
 }
 
-/// A call of the owner `a`, which has that ticket.
+/// A call of the owner `a` with that ticket.
 fn call(keys: &[&str], ticket: u128) -> Acquire {
     let keys = keys.iter().map(|key| (name(key), Share::EXCLUSIVE));
     Acquire {
@@ -281,7 +287,7 @@ async fn queue(calls: &Calls, key: &str) -> usize {
     inspect(calls, key).await.unwrap().waiters
 }
 
-/// Waits for what has to happen, however slow the machine.
+/// Waits until the condition is true, however slow the machine.
 async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
     for _ in 0..6_000 {
         if is_so().await {
@@ -289,7 +295,7 @@ async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("{what}: it never happens");
+    panic!("timed out: {what}");
 }
 
 async fn poll_once<T: std::fmt::Debug>(call: impl Future<Output = T>) {
@@ -301,11 +307,11 @@ async fn poll_once<T: std::fmt::Debug>(call: impl Future<Output = T>) {
 }
 
 #[tokio::test]
-async fn a_disk_that_stalls_hangs_nobody() {
+async fn calls_time_out_while_the_disk_stalls() {
     let disk = Disk::default();
     let calls = disk.open(Duration::from_millis(100), 1000);
     let stall = disk.stall.lock().await;
-    // A busy machine may not have begun with it in time.
+    // On a busy machine, the engine may not have begun the command in time.
     let mut begun = 0;
     loop {
         begun += 1;
@@ -326,7 +332,7 @@ async fn a_disk_that_stalls_hangs_nobody() {
     assert!(matches!(read, Err(StoreError::NotDone(_))));
     drop(stall);
     eventually("the disk works again", async || calls.probe().await.is_ok()).await;
-    // What may have been done was done, and what was not was not.
+    // The command that may have been done was done, and the other was not.
     assert_eq!(disk.keys(), BTreeSet::from(["lock:begun".to_owned()]));
 }
 
@@ -382,14 +388,14 @@ async fn a_store_on_a_stalled_disk_can_be_dropped() {
 async fn a_commit_that_fails_keeps_waiters_in_their_queues() {
     let disk = Disk::default();
     let calls = disk.open_patient();
-    let listener = Listener::of(&calls, &disk);
+    let node = RecordingNode::subscribe(&calls, &disk);
     let one = take(&calls, &["a"], 1).await;
     let set = take(&calls, &["b", "c"], 2).await;
     wait(&calls, &["a"], 3).await;
     wait(&calls, &["a", "b"], 4).await;
     wait(&calls, &["c"], 5).await;
-    listener.take();
-    disk.set_away(true);
+    node.take();
+    disk.set_failing(true);
     for lease in [&one, &set] {
         let released = release(&calls, lease).await;
         assert!(
@@ -397,7 +403,7 @@ async fn a_commit_that_fails_keeps_waiters_in_their_queues() {
             "{released:?}"
         );
     }
-    // A newcomer that was refused because of the disk is nowhere.
+    // A newcomer that was refused because of the disk holds nothing and waits nowhere.
     assert!(
         acquire(&calls, waiting(&["c"], 6)).await.is_ok(),
         "nothing has to be written"
@@ -408,13 +414,13 @@ async fn a_commit_that_fails_keeps_waiters_in_their_queues() {
         assert!(is_held(&calls, key).await);
         assert_eq!(queue(&calls, key).await, waiters, "{key}");
     }
-    assert_eq!(listener.take(), [], "nothing has happened");
-    disk.set_away(false);
+    assert_eq!(node.take(), [], "nothing has happened");
+    disk.set_failing(false);
     assert_eq!(release(&calls, &one).await.unwrap(), Ok(one));
-    assert_eq!(listener.wakes(), [Ticket(3)]);
+    assert_eq!(node.wakes(), [Ticket(3)]);
     assert_eq!(release(&calls, &set).await.unwrap(), Ok(set));
     assert_eq!(
-        listener.wakes(),
+        node.wakes(),
         [Ticket(3), Ticket(5)],
         "the set waits for `a`"
     );
@@ -422,65 +428,68 @@ async fn a_commit_that_fails_keeps_waiters_in_their_queues() {
 }
 
 #[tokio::test]
-async fn nobody_learns_of_a_change_before_its_commit_and_everybody_before_its_answer() {
+async fn nodes_are_notified_of_a_change_after_its_commit_and_before_its_answer() {
     let disk = Disk::default();
     let calls = disk.open_patient();
-    let listener = Listener::of(&calls, &disk);
+    let node = RecordingNode::subscribe(&calls, &disk);
     let lease = take(&calls, &["k"], 1).await;
     wait(&calls, &["k"], 2).await;
     release(&calls, &lease).await.unwrap().unwrap();
-    let heard = listener.take();
-    let commits: Vec<usize> = heard.iter().map(|(commits, _)| *commits).collect();
+    let notifications = node.take();
+    let commits: Vec<usize> = notifications.iter().map(|(commits, _)| *commits).collect();
     assert_eq!(commits, [1, 2, 2, 2]);
-    let heard: Vec<Heard> = heard.into_iter().map(|(_, heard)| heard).collect();
+    let notifications: Vec<Notification> = notifications
+        .into_iter()
+        .map(|(_, notification)| notification)
+        .collect();
     let [
-        Heard::Changed(Transition::Granted { lease: first, .. }),
-        Heard::Changed(Transition::Ended {
+        Notification::Changed(Transition::Granted { lease: first, .. }),
+        Notification::Changed(Transition::Ended {
             cause: End::Released,
             ..
         }),
-        Heard::Changed(Transition::Granted { lease: second, .. }),
-        Heard::Woken(Ticket(2), Wake::Granted(woken)),
-    ] = heard.as_slice()
+        Notification::Changed(Transition::Granted { lease: second, .. }),
+        Notification::Woken(Ticket(2), Wake::Granted(woken)),
+    ] = notifications.as_slice()
     else {
-        panic!("{heard:?}");
+        panic!("{notifications:?}");
     };
     assert_eq!(*first, lease);
     assert_eq!(second, woken);
 }
 
 #[tokio::test]
-async fn a_grant_that_nobody_hears_of_is_rolled_back() {
+async fn a_grant_that_no_call_receives_is_rolled_back() {
     let disk = Disk::default();
     let calls = disk.open_patient();
-    let listener = Listener::of(&calls, &disk);
+    let node = RecordingNode::subscribe(&calls, &disk);
     let lease = take(&calls, &["a", "b"], 1).await;
     wait(&calls, &["a", "b"], 2).await;
     wait(&calls, &["b"], 3).await;
-    listener.is_deaf.store(true, Ordering::SeqCst);
+    node.has_no_calls.store(true, Ordering::SeqCst);
     release(&calls, &lease).await.unwrap().unwrap();
     eventually("all are rolled back", async || {
         !is_held(&calls, "a").await && !is_held(&calls, "b").await
     })
     .await;
-    assert_eq!(listener.wakes(), [Ticket(2), Ticket(3)]);
+    assert_eq!(node.wakes(), [Ticket(2), Ticket(3)]);
     eventually("no row is left", async || disk.keys().is_empty()).await;
 }
 
 #[test]
-fn rollbacks_do_not_pile_up_while_the_disk_is_away() {
+fn rollbacks_do_not_pile_up_while_the_disk_fails() {
     let disk = Disk::default();
     let mut engine = disk.engine();
     let mut run_batch = |messages: Vec<Message>| {
         engine.run_batch(&mut { messages });
-        engine.rollbacks.len()
+        engine.pending_rollbacks.len()
     };
     let (reply, _) = Message::command(Command::Acquire(call(&["held"], 1)));
     run_batch(vec![reply]);
-    disk.set_away(true);
+    disk.set_failing(true);
     let abandon = |key: &str, ticket| Message::Abandon(name(key), Ticket(ticket));
     for round in 0..100 {
-        // As a server does for callers who get an error or disconnect.
+        // As a server does for callers that get an error or disconnect.
         let mut messages = vec![abandon("held", 1)];
         for ticket in 10..20 {
             let key = format!("{round}:{ticket}");
@@ -489,13 +498,13 @@ fn rollbacks_do_not_pile_up_while_the_disk_is_away() {
         }
         assert_eq!(run_batch(messages), 1);
     }
-    disk.set_away(false);
+    disk.set_failing(false);
     let (probe, _probed) = tokio::sync::oneshot::channel();
     assert_eq!(run_batch(vec![Message::Probe(probe)]), 0);
     assert!(disk.keys().is_empty());
 }
 
-/// A read of one key, or of all, that says how many leases it has found.
+/// A read of one key, or of all, that returns how many leases it found.
 fn read(
     key: Option<&str>,
 ) -> (
@@ -517,7 +526,7 @@ fn a_rollback_that_cannot_be_written_holds_up_no_other_call() {
         let (acquire, _) = Message::command(Command::Acquire(call(&[key], ticket)));
         engine.run_batch(&mut vec![acquire]);
     }
-    disk.set_away(true);
+    disk.set_failing(true);
     engine.run_batch(&mut vec![Message::Abandon(name("abandoned"), Ticket(1))]);
     assert_eq!(disk.tries(), 3);
     for _ in 0..500 {
@@ -527,22 +536,22 @@ fn a_rollback_that_cannot_be_written_holds_up_no_other_call() {
             assert_eq!(answer.try_recv().unwrap().unwrap(), 1);
         }
     }
-    // The next that is given up waits for its turn, too.
+    // The next call that is given up is deferred, too.
     engine.run_batch(&mut vec![Message::Abandon(name("other"), Ticket(2))]);
-    // However slow the machine, it is tried again only after a pause.
+    // However slow the machine, the rollback is retried only after a pause.
     assert!(disk.tries() < 500, "{}", disk.tries());
-    assert_eq!(engine.rollbacks.len(), 2);
-    disk.set_away(false);
+    assert_eq!(engine.pending_rollbacks.len(), 2);
+    disk.set_failing(false);
     // A write that succeeds shows that rollbacks can be tried again.
     let (acquire, _) = Message::command(Command::Acquire(call(&["third"], 3)));
     engine.run_batch(&mut vec![acquire]);
     engine.run_batch(&mut Vec::new());
-    assert_eq!(engine.rollbacks, []);
+    assert_eq!(engine.pending_rollbacks, []);
     assert_eq!(disk.keys(), BTreeSet::from(["lock:third".to_owned()]));
 }
 
 #[test]
-fn a_call_that_leaves_its_queue_is_gone_whatever_the_disk_does() {
+fn a_call_can_leave_its_queue_while_the_disk_fails() {
     let disk = Disk::default();
     let mut engine = disk.engine();
     for acquire in [
@@ -555,16 +564,16 @@ fn a_call_that_leaves_its_queue_is_gone_whatever_the_disk_does() {
         let (acquire, _) = Message::command(Command::Acquire(acquire));
         engine.run_batch(&mut vec![acquire]);
     }
-    disk.set_away(true);
+    disk.set_failing(true);
     let (failing, _) = Message::command(Command::Acquire(call(&["new"], 9)));
     let leave = |ticket| Message::Abandon(name("k"), Ticket(ticket));
-    // Once in a round that fails, and once while the journal is left alone.
+    // Once in a batch that fails, and once while rollbacks are deferred.
     engine.run_batch(&mut vec![failing, leave(2)]);
     engine.run_batch(&mut vec![leave(3)]);
-    assert_eq!(engine.rollbacks, []);
-    // This one leaves a key to another claim, whose grant has to be written.
+    assert_eq!(engine.pending_rollbacks, []);
+    // This one frees a key for another claim, whose grant has to be written.
     engine.run_batch(&mut vec![leave(4)]);
-    assert_eq!(engine.rollbacks, [(name("k"), Ticket(4))]);
+    assert_eq!(engine.pending_rollbacks, [(name("k"), Ticket(4))]);
     let (message, mut answer) = Message::read(None, |table, _| {
         ["k", "free"].map(|key| table.queue(&name(key), 10).len())
     });
@@ -573,7 +582,7 @@ fn a_call_that_leaves_its_queue_is_gone_whatever_the_disk_does() {
 }
 
 #[test]
-fn a_lease_that_has_run_out_makes_no_other_key_wait_for_the_disk() {
+fn an_expired_lease_makes_no_other_key_wait_for_the_disk() {
     let disk = Disk::default();
     let mut engine = disk.engine();
     let mut acquire = call(&["short", "set"], 1);
@@ -583,7 +592,7 @@ fn a_lease_that_has_run_out_makes_no_other_key_wait_for_the_disk() {
         engine.run_batch(&mut vec![acquire]);
     }
     disk.set_now(1_000);
-    disk.set_away(true);
+    disk.set_failing(true);
     let mut inspect = |key, is_swept| {
         if is_swept {
             let (sweep, _) = Message::sweep(10);
@@ -597,7 +606,7 @@ fn a_lease_that_has_run_out_makes_no_other_key_wait_for_the_disk() {
         for key in [Some("short"), Some("set")] {
             assert_eq!(inspect(key, is_swept).unwrap(), 0, "{key:?}");
         }
-        // Leases that have run out are counted until the next sweep.
+        // Expired leases are counted until the next sweep.
         let held = if is_swept { 1 } else { 3 };
         assert_eq!(inspect(None, is_swept).unwrap(), held);
         assert_eq!(inspect(Some("other"), is_swept).unwrap(), 1);
@@ -615,34 +624,34 @@ fn a_lease_that_has_run_out_makes_no_other_key_wait_for_the_disk() {
     }
 }
 
-/// A failed commit leaves it as if the time had not been noticed; after it, everything goes on.
+/// After a failed commit, the leases are held as before, until they expire in a commit that succeeds.
 #[tokio::test]
-async fn leases_that_run_out_in_a_failed_round_run_out_later() {
+async fn leases_that_expire_in_a_failed_batch_expire_later() {
     let disk = Disk::default();
     let calls = disk.open_patient();
-    let listener = Listener::of(&calls, &disk);
+    let node = RecordingNode::subscribe(&calls, &disk);
     let one = take(&calls, &["a"], 1).await;
     take(&calls, &["b", "c"], 2).await;
     wait(&calls, &["a"], 3).await;
     wait(&calls, &["a", "b"], 4).await;
     wait(&calls, &["c"], 5).await;
-    listener.take();
+    node.take();
     disk.set_now(one.expires_at.as_millis());
-    disk.set_away(true);
+    disk.set_failing(true);
     for key in ["a", "b", "c"] {
         let settled = calls.submit(Command::Settle(name(key))).await;
         assert!(settled.is_err(), "{key}: {settled:?}");
     }
-    // Grants come of it, so not even the sweep stands.
+    // Their ends grant other claims, so the sweep fails as well.
     assert!(calls.sweep(10).await.is_err());
-    assert_eq!(listener.take(), [], "nothing has happened");
-    disk.set_away(false);
+    assert_eq!(node.take(), [], "nothing has happened");
+    disk.set_failing(false);
     assert_eq!(calls.sweep(10).await.unwrap(), 2);
-    assert_eq!(listener.wakes(), [Ticket(3), Ticket(5)]);
+    assert_eq!(node.wakes(), [Ticket(3), Ticket(5)]);
     let third = inspect(&calls, "a").await.unwrap();
     let third = third.holder().unwrap().clone();
     release(&calls, &third).await.unwrap().unwrap();
-    assert_eq!(listener.wakes(), [Ticket(3), Ticket(5), Ticket(4)]);
+    assert_eq!(node.wakes(), [Ticket(3), Ticket(5), Ticket(4)]);
     let keys = ["lock:a", "lock:c"].map(str::to_owned);
     assert_eq!(disk.keys(), BTreeSet::from(keys), "the set is under `a`");
 }
@@ -662,9 +671,9 @@ async fn a_withdrawal_that_is_not_written_has_not_happened() {
     let mut with_attempt = call(&["k"], 1);
     with_attempt.claim.attempt = Some(attempt.clone());
     let first = acquire(&calls, with_attempt.clone()).await.unwrap();
-    disk.set_away(true);
+    disk.set_failing(true);
     assert!(matches!(withdraw().await, Err(StoreError::MaybeDone(_))));
-    disk.set_away(false);
+    disk.set_failing(false);
     let again = Acquire {
         ticket: Ticket(2),
         ..with_attempt
@@ -696,19 +705,19 @@ fn a_change_on_a_crowded_key_writes_only_its_own_lease() {
 }
 
 #[test]
-fn nothing_is_read_for_a_caller_that_has_gone() {
+fn nothing_is_read_for_a_caller_that_has_disconnected() {
     let disk = Disk::default();
     let mut engine = disk.engine();
     let (acquire, _) = Message::command(Command::Acquire(call(&["k"], 1)));
     engine.run_batch(&mut vec![acquire]);
     disk.set_now(60_000);
-    let (message, answer) = Message::read(Some(name("k")), |_, _| panic!("nobody waits for it"));
+    let (message, answer) = Message::read(Some(name("k")), |_, _| panic!("no caller waits for it"));
     drop(answer);
     engine.run_batch(&mut vec![message]);
-    assert_eq!(disk.tries(), 1, "the time has not to be written");
+    assert_eq!(disk.tries(), 1, "the time need not be written");
 }
 
-/// The engine and the caller decide once, and alike, whether a command is run: a caller that got `NotDone` may try elsewhere.
+/// Whether a command is run is decided once, for the engine and the caller: a caller that got `NotDone` may try elsewhere.
 #[tokio::test]
 async fn a_call_that_times_out_is_run_or_was_not_begun() {
     let disk = Disk::default();
@@ -777,20 +786,20 @@ async fn an_observer_that_panics_does_not_end_the_store() {
 }
 
 #[tokio::test]
-async fn what_is_shown_as_expired_is_written_first() {
+async fn the_time_is_written_before_a_lease_is_shown_as_expired() {
     let disk = Disk::default();
     let calls = disk.open_patient();
     let lease = take(&calls, &["k"], 1).await;
     assert!(is_held(&calls, "k").await);
     assert_eq!(disk.commits(), 1);
     disk.set_now(lease.expires_at.as_millis());
-    disk.set_away(true);
-    // It can be looked at while nothing can be written, and that is all.
+    disk.set_failing(true);
+    // While nothing can be written, it can be inspected and swept, but not released.
     assert!(!is_held(&calls, "k").await);
     assert_eq!(calls.sweep(10).await.unwrap(), 1);
     assert!(!is_held(&calls, "k").await);
     assert!(release(&calls, &lease).await.is_err());
-    disk.set_away(false);
+    disk.set_failing(false);
     assert_eq!(disk.commits(), 1);
     eventually("its end is written", async || {
         !is_held(&calls, "k").await && disk.commits() == 2

@@ -1,3 +1,5 @@
+//! Fences, remembered releases and messages in the memory store.
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,13 +54,13 @@ fn remembered(store: &MemoryStore) -> usize {
 }
 
 #[test]
-fn the_last_fence_is_the_last() {
+fn after_the_largest_fence_nothing_is_granted() {
     let store = MemoryStore::with_last_fence(
         Fence::new(Fence::MAX.number() - 1),
         ReleaseMemory::default(),
     );
     let Acquired::Granted(lease) = acquire(&store, "a") else {
-        panic!("one is left");
+        panic!("one fence is left");
     };
     assert_eq!(lease.fence, Fence::MAX);
     assert!(release(&store, "a").is_ok());
@@ -83,8 +85,8 @@ fn released_keys_do_not_fill_the_memory() {
     for key in 0..300_000 {
         cycle(&store, &key.to_string());
     }
-    let most = SHARDS * (MOST_REMEMBERED_PER_SHARD.releases + 1);
-    assert!(remembered(&store) <= most, "{}", remembered(&store));
+    let max = SHARDS * (MAX_REMEMBERED_PER_SHARD.releases + 1);
+    assert!(remembered(&store) <= max, "{}", remembered(&store));
 }
 
 #[test]
@@ -106,7 +108,7 @@ fn a_busy_key_does_not_push_others_out_of_memory() {
 }
 
 #[test]
-fn asking_about_free_locks_leaves_nothing_behind() {
+fn commands_on_free_locks_leave_nothing_behind() {
     let store = MemoryStore::new();
     for key in 0..100 {
         assert_eq!(release(&store, &key.to_string()), Err(NotHeld::NotFound));
@@ -119,9 +121,9 @@ fn asking_about_free_locks_leaves_nothing_behind() {
 #[tokio::test]
 async fn a_message_reaches_every_node() {
     #[derive(Debug, Default)]
-    struct Hears(std::sync::Mutex<Vec<u8>>);
+    struct RecordingNode(std::sync::Mutex<Vec<u8>>);
 
-    impl Node for Hears {
+    impl Node for RecordingNode {
         fn wake(&self, _: Ticket, _: Wake, _: Reading) -> bool {
             false
         }
@@ -134,9 +136,9 @@ async fn a_message_reaches_every_node() {
     }
 
     let store = MemoryStore::new();
-    let nodes = [(); 2].map(|()| Arc::new(Hears::default()));
+    let nodes = [(); 2].map(|()| Arc::new(RecordingNode::default()));
     for node in &nodes {
-        let weak: Weak<Hears> = Arc::downgrade(node);
+        let weak: Weak<RecordingNode> = Arc::downgrade(node);
         store.subscribe(weak);
     }
     store.broadcast(b"cancel 7").await.unwrap();

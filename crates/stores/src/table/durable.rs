@@ -1,4 +1,4 @@
-//! What a durable store needs of a table: to fill it from a journal, and to undo steps that could not be written.
+//! What a durable store needs of a table: to load keys from a journal, and to roll back steps that could not be written.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{Due, Slot, Table, due_change, replace};
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 impl Table {
-    /// A key as a journal has it.
+    /// Adds a key that was read from a journal.
     pub(crate) fn put(&mut self, key: Key, now: Timestamp) {
         let name = key.name().clone();
         self.indexes.due.extend(due_at(&key));
@@ -18,18 +18,18 @@ impl Table {
         self.after_step(&name, now);
     }
 
-    /// From now on steps can be undone, until they are accepted.
-    pub(crate) fn make_undoable(&mut self) {
+    /// From now on steps can be rolled back until they are accepted.
+    pub(crate) fn enable_rollback(&mut self) {
         self.touched = Some(Vec::new());
     }
 
-    /// Lets all steps stand.
+    /// Makes all steps final.
     pub(crate) fn accept(&mut self, now: Timestamp) {
-        self.end_of_steps(now, Key::accept);
+        self.end_steps(now, Key::accept);
     }
 
-    /// Takes back all steps since the last [`accept`](Self::accept), in which this has happened.
-    pub(crate) fn undo<'a>(
+    /// Rolls back all steps since the last [`accept`](Self::accept); `transitions` are theirs, in order.
+    pub(crate) fn roll_back<'a>(
         &mut self,
         transitions: impl DoubleEndedIterator<Item = &'a Transition>,
         now: Timestamp,
@@ -38,10 +38,10 @@ impl Table {
             let (before, after) = due_change(transition);
             replace(&mut self.indexes.due, after, before);
         }
-        self.end_of_steps(now, Key::undo);
+        self.end_steps(now, Key::undo);
     }
 
-    fn end_of_steps(&mut self, now: Timestamp, end: fn(&mut Key)) {
+    fn end_steps(&mut self, now: Timestamp, end: fn(&mut Key)) {
         let touched = self.touched.as_mut().map(std::mem::take);
         for name in touched.into_iter().flatten() {
             if let Some(slot) = self.slots.get_mut(&name) {
@@ -51,14 +51,14 @@ impl Table {
         }
     }
 
-    /// Whether a lease that is still here ran out after `since`, at `now` at the latest.
-    pub(crate) fn has_run_out(&self, since: Timestamp, now: Timestamp) -> bool {
+    /// Whether a lease that is still here expired after `since` and not after `now`.
+    pub(crate) fn has_expired(&self, since: Timestamp, now: Timestamp) -> bool {
         let Some((_, _, any_name)) = self.indexes.due.first() else {
             return false;
         };
         let later = (now + MILLISECOND, Fence::FIRST, any_name.clone());
-        let mut over = self.indexes.due.range(..later).rev();
-        let last = over.find(|(at, ..)| *at <= now);
+        let mut expired = self.indexes.due.range(..later).rev();
+        let last = expired.find(|(at, ..)| *at <= now);
         last.is_some_and(|(at, ..)| *at > since)
     }
 }

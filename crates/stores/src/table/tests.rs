@@ -1,3 +1,5 @@
+//! Rollback of steps, the limit of withdrawals, and the memory of a table.
+
 use std::time::Duration;
 
 use forrst_lock::model::{Acquire, Claim, Held, Share, Wait};
@@ -9,12 +11,12 @@ use super::*;
 const MEMORY: ReleaseMemory = ReleaseMemory::MIN;
 
 fn table(withdrawals: usize) -> Table {
-    let most = Remembered {
-        // With too many, those of other keys are forgotten, and that is not undone.
+    let max = Remembered {
+        // Above the limit, releases of other keys are forgotten, and that is not rolled back.
         releases: 1000,
         withdrawals,
     };
-    Table::new(most, MEMORY, Fences::default())
+    Table::new(max, MEMORY, Fences::default())
 }
 
 fn name(key: usize) -> LockName {
@@ -29,7 +31,7 @@ fn run(table: &mut Table, command: &Command, now: Timestamp) -> (Outcome, Vec<Tr
     let mut transitions = Vec::new();
     let mut fences = table.fences;
     let mut mint = |_: &Locks| fences.next(now);
-    let outcome = match table.step_single_by(command, now, &mut mint, &mut transitions) {
+    let outcome = match table.step_single_with(command, now, &mut mint, &mut transitions) {
         Some(outcome) => outcome,
         None => {
             let mut env = Env::single_node(now, &mut mint, MEMORY);
@@ -46,7 +48,7 @@ fn run(table: &mut Table, command: &Command, now: Timestamp) -> (Outcome, Vec<Tr
     (outcome, transitions)
 }
 
-/// Everything that a table knows of its keys.
+/// Everything that a table has about its keys.
 fn contents(table: &Table) -> String {
     let mut names: Vec<&LockName> = table.slots.keys().collect();
     names.sort();
@@ -131,21 +133,21 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn undone_steps_leave_nothing_behind(
+    fn steps_that_are_rolled_back_leave_nothing_behind(
         rounds in proptest::collection::vec((any::<bool>(), proptest::collection::vec(command(), 1..6)), 1..12)
     ) {
         let mut table = table(100);
-        table.make_undoable();
+        table.enable_rollback();
         let mut now = Timestamp::from_millis(1_000_000);
-        for (is_undone, commands) in rounds {
+        for (is_rolled_back, commands) in rounds {
             let before = contents(&table);
             let mut transitions = Vec::new();
             for command in commands {
                 now = now + Duration::from_millis(1);
                 transitions.append(&mut run(&mut table, &command, now).1);
             }
-            if is_undone {
-                table.undo(transitions.iter(), now);
+            if is_rolled_back {
+                table.roll_back(transitions.iter(), now);
                 prop_assert_eq!(contents(&table), before);
             } else {
                 let after = contents(&table);
@@ -158,7 +160,7 @@ proptest! {
 }
 
 #[test]
-fn with_too_many_withdrawals_none_is_forgotten_and_none_is_added() {
+fn at_the_limit_no_withdrawal_is_forgotten_and_none_is_added() {
     let mut table = table(3);
     let start = Timestamp::from_millis(1_000_000);
     let withdraw = |key, attempt| Command::Withdraw {
@@ -174,7 +176,7 @@ fn with_too_many_withdrawals_none_is_forgotten_and_none_is_added() {
     for key in [0, 1, 2] {
         assert_eq!(run(&mut table, &withdraw(key, 7), start).0, too_many);
     }
-    // A repetition is no second one.
+    // A repetition is not counted again.
     let (again, _) = run(&mut table, &withdraw(0, 1), start);
     assert_eq!(again, Outcome::Withdrawn(Withdrawn::Unknown));
     let known = |table: &Table, key| table.get(&name(key)).map(|key| key.withdrawals().len());
@@ -186,7 +188,7 @@ fn with_too_many_withdrawals_none_is_forgotten_and_none_is_added() {
 }
 
 #[test]
-fn a_table_that_was_full_gives_its_memory_back() {
+fn a_table_that_was_full_frees_its_memory() {
     let mut table = table(0);
     let now = Timestamp::from_millis(1_000_000);
     for key in 0..10_000 {
