@@ -1,7 +1,6 @@
-//! What the server counts, for `GET /metrics` and for the operators' page.
+//! The metrics of the server, for `GET /metrics` and the dashboard.
 //!
-//! Neither a key nor an owner is ever a label, and no name that a caller made up: the number of series stays that of the
-//! registered functions.
+//! No key, owner or other name that a caller chose is a label, so the number of series is bounded by the registered functions.
 
 mod activity;
 mod histogram;
@@ -30,13 +29,13 @@ use self::store::Operation;
 use self::striped::Counter;
 use crate::limits::Refusal;
 
-/// What `GET /metrics` is sent as.
+/// The content type of `GET /metrics`.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Stands in place of a code for a call that succeeded.
+/// The code of a call that succeeded.
 pub(crate) const OK: &str = "OK";
 
-/// Where the name of a function would stand that is none of ours.
+/// The label of functions that are not registered.
 const UNKNOWN_FUNCTION: &str = "unknown";
 
 static OPERATION_SECONDS: [f64; BOUNDS] = [
@@ -52,8 +51,9 @@ static REQUEST_SECONDS: [f64; BOUNDS] = [
     0.000_5, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0,
 ];
 
-type By = Family<[(&'static str, &'static str); 1], Counter>;
-type TimesBy<const N: usize> = Family<[(&'static str, String); N], Histogram, fn() -> Histogram>;
+type LabelledCounters = Family<[(&'static str, &'static str); 1], Counter>;
+type LabelledHistograms<const N: usize> =
+    Family<[(&'static str, String); N], Histogram, fn() -> Histogram>;
 
 /// The counters of one server.
 #[derive(Debug)]
@@ -65,16 +65,16 @@ pub(crate) struct Metrics {
     hold: Histogram,
     /// One for each [`Operation`], in its order.
     operations: [Histogram; Operation::ALL.len()],
-    store_errors: By,
+    store_errors: LabelledCounters,
     requests: Family<[(&'static str, String); 2], Counter>,
-    request_times: TimesBy<1>,
-    /// Of requests that call none of our functions.
+    request_times: LabelledHistograms<1>,
+    /// For requests of functions that are not registered.
     unknown: FunctionMetrics,
     /// All requests, and those of them that failed.
     all_requests: Counter,
     all_failures: Counter,
     connections: Gauge,
-    limits_hit: By,
+    limits_hit: LabelledCounters,
     keys_held: StoreGauge,
     leases_held: StoreGauge,
     keys_reserved: StoreGauge,
@@ -86,15 +86,15 @@ impl Metrics {
         let mut registry = Registry::default();
         // Counters are written with `_total`, and histograms with their unit, at the end of their names.
         let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("forrst_build", "What runs here", version);
+        registry.register("forrst_build", "The version of forrst", version);
         let events = register_events(&mut registry);
-        let help = "How long callers waited who waited for a lock";
+        let help = "How long waiting calls waited for their lock";
         let wait = times(&mut registry, "lock_wait", help, &WAIT_SECONDS);
         let help = "How long locks were held";
         let hold = times(&mut registry, "lock_hold", help, &HOLD_SECONDS);
         let help = "Keys that are held in the store";
         let keys_held = add(&mut registry, "locks_held", help, StoreGauge::default());
-        let help = "Leases that hold them: several may share a key, and one may have several";
+        let help = "Leases in the store: several may share a key, and one may have several keys";
         let leases_held = add(&mut registry, "leases_held", help, StoreGauge::default());
         let help = "Free keys that are reserved for a set that waits for another key";
         let keys_reserved = add(
@@ -103,23 +103,34 @@ impl Metrics {
             help,
             StoreGauge::default(),
         );
-        let help = "Callers of this node who wait for a lock";
+        let help = "Calls of this node that wait for a lock";
         let waiters = add(&mut registry, "lock_waiters", help, Gauge::default());
         let operations = register_operations(&mut registry);
         let help = "Failures of the store, by whether the change may have been made";
-        let store_errors = add(&mut registry, "store_errors", help, By::default());
+        let store_errors = add(
+            &mut registry,
+            "store_errors",
+            help,
+            LabelledCounters::default(),
+        );
         for kind in ["not_done", "maybe_done"] {
             store_errors.get_or_create_owned(&[("kind", kind)]);
         }
         let help = "Requests by function and code";
         let requests = add(&mut registry, "forrst_requests", help, Family::default());
-        let request_times = TimesBy::new_with_constructor(|| Histogram::new(&REQUEST_SECONDS));
+        let request_times =
+            LabelledHistograms::new_with_constructor(|| Histogram::new(&REQUEST_SECONDS));
         let help = "How long requests took, waiting included";
         registry.register_with_unit("forrst_request", help, Unit::Seconds, request_times.clone());
         let help = "Connections that are open";
         let connections = add(&mut registry, "forrst_connections", help, Gauge::default());
         let help = "How often a limit was hit, and a client refused";
-        let limits_hit = add(&mut registry, "forrst_limits_hit", help, By::default());
+        let limits_hit = add(
+            &mut registry,
+            "forrst_limits_hit",
+            help,
+            LabelledCounters::default(),
+        );
         for refusal in Refusal::ALL {
             limits_hit.get_or_create_owned(&[("limit", refusal.name())]);
         }
@@ -144,13 +155,13 @@ impl Metrics {
         }
     }
 
-    /// A counter that another part of the program keeps.
-    pub(crate) fn read(&mut self, name: &str, help: &str, count: Option<ReadCount>) {
+    /// Registers a counter that another part of the program keeps.
+    pub(crate) fn register_counter(&mut self, name: &str, help: &str, count: Option<ReadCount>) {
         let count = count.unwrap_or_else(|| Box::new(|| 0));
-        self.registry.register(name, help, Counted(count));
+        self.registry.register(name, help, ExternalCounter(count));
     }
 
-    /// One request is done. `function` is that of a registered one; none stands for all others. Without a code, it succeeded.
+    /// Counts a request. `function` is `None` if it is not registered, and `code` is `None` for a success.
     pub(crate) fn request(
         &self,
         function: Option<&FunctionMetrics>,
@@ -180,14 +191,14 @@ impl Metrics {
         }
     }
 
-    /// Somebody was turned away.
+    /// Counts a refusal.
     pub(crate) fn refused(&self, why: Refusal) {
         self.limits_hit
             .get_or_create(&[("limit", why.name())])
             .inc();
     }
 
-    /// A connection, open until what is returned is dropped.
+    /// Counts a connection as open until the returned value is dropped.
     pub(crate) fn connection(self: &Arc<Self>) -> OpenConnection {
         self.connections.inc();
         OpenConnection(self.clone())
@@ -197,7 +208,7 @@ impl Metrics {
         self.events[kind as usize].get()
     }
 
-    /// Everything as text, with what is only looked at when somebody asks.
+    /// All metrics in the text format. The gauges are set here, because they are only needed for a scrape.
     pub(crate) fn render(&self, counts: Option<Counts>, waiters: usize) -> String {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let of_store = |count: fn(&Counts) -> usize| {
@@ -209,17 +220,17 @@ impl Metrics {
         self.keys_reserved.set(of_store(|counts| counts.reserved));
         self.waiters.set(gauge(waiters));
         let mut text = String::new();
-        // A string takes all that is written.
+        // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
     }
 }
 
-/// The metrics of one function, found once: a name that is looked up for every request costs more than it counts.
+/// The metrics of one function. They are looked up once, because a lookup costs more than the count.
 #[derive(Debug)]
 pub(crate) struct FunctionMetrics {
     name: String,
-    /// Both exist from the first request on that they count.
+    /// Both are created by the first request that they count.
     succeeded: OnceLock<Counter>,
     times: OnceLock<Histogram>,
 }
@@ -234,7 +245,7 @@ impl FunctionMetrics {
     }
 }
 
-/// Registers a metric, and gives it back.
+/// Registers a metric, and returns it.
 fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
@@ -254,7 +265,8 @@ fn times(
 
 /// A histogram for each operation of the store, in its order.
 fn register_operations(registry: &mut Registry) -> [Histogram; Operation::ALL.len()] {
-    let times = TimesBy::<1>::new_with_constructor(|| Histogram::new(&OPERATION_SECONDS));
+    let times =
+        LabelledHistograms::<1>::new_with_constructor(|| Histogram::new(&OPERATION_SECONDS));
     let help = "How long the store took";
     registry.register_with_unit("lock_op_latency", help, Unit::Seconds, times.clone());
     Operation::ALL.map(|operation| {
@@ -265,19 +277,20 @@ fn register_operations(registry: &mut Registry) -> [Histogram; Operation::ALL.le
 
 /// A counter for each kind of event, in its order.
 fn register_events(registry: &mut Registry) -> [Counter; EventKind::ALL.len()] {
-    let help = "How calls for a lock ended";
-    let acquire = add(registry, "lock_acquire", help, By::default());
-    let help = "How leases were given back, or not";
-    let release = add(registry, "lock_release", help, By::default());
-    let help = "How extensions and renewals of leases went";
-    let renew = add(registry, "lock_renew", help, By::default());
+    let help = "Outcomes of calls for a lock";
+    let acquire = add(registry, "lock_acquire", help, LabelledCounters::default());
+    let help = "Outcomes of releases of leases";
+    let release = add(registry, "lock_release", help, LabelledCounters::default());
+    let help = "Outcomes of extensions and renewals of leases";
+    let renew = add(registry, "lock_renew", help, LabelledCounters::default());
     let help = "Calls that found their lock held";
     let contended = add(registry, "lock_contended", help, Counter::default());
-    let help = "Leases that ran out before they were released";
+    let help = "Leases that expired before they were released";
     let expired = add(registry, "lock_expired", help, Counter::default());
-    let help = "Leases that a function still believed in when they were no longer its own";
+    let help = "Leases that ended while their function still ran";
     let lost = add(registry, "lock_lost", help, Counter::default());
-    let result = |family: &By, result| family.get_or_create_owned(&[("result", result)]);
+    let result =
+        |family: &LabelledCounters, result| family.get_or_create_owned(&[("result", result)]);
     EventKind::ALL.map(|kind| match kind {
         EventKind::Acquired => result(&acquire, "granted"),
         EventKind::GrantedAfterWait => result(&acquire, "granted_after_wait"),
@@ -316,7 +329,7 @@ impl Observer for Metrics {
     }
 }
 
-/// A gauge that is left out while its value is not known: a store that does not answer does not hold nothing.
+/// A gauge that is left out while its value is unknown: zero would be wrong for a store that does not answer.
 #[derive(Debug, Clone, Default)]
 struct StoreGauge(Arc<AtomicI64>);
 
@@ -344,16 +357,16 @@ impl EncodeMetric for StoreGauge {
 /// Reads a count that is kept elsewhere.
 pub(crate) type ReadCount = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// A counter that is read when its value is wanted.
-struct Counted(ReadCount);
+/// A counter that is kept elsewhere, and read at each scrape.
+struct ExternalCounter(ReadCount);
 
-impl fmt::Debug for Counted {
+impl fmt::Debug for ExternalCounter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Counted({})", (self.0)())
+        write!(f, "ExternalCounter({})", (self.0)())
     }
 }
 
-impl EncodeMetric for Counted {
+impl EncodeMetric for ExternalCounter {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         encoder.encode_counter::<NoLabelSet, _, u64>(&(self.0)(), None)
     }

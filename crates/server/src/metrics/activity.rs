@@ -1,4 +1,4 @@
-//! What happened in each of the last minutes' seconds, for the operators' page.
+//! The activity of the last minutes, second by second, for the dashboard.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,14 +12,14 @@ use super::Metrics;
 use crate::core::Core;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Five minutes, and the one before them to count from.
+/// Five minutes, and one sample before them to subtract.
 const KEPT: usize = 301;
 
-/// Samples of the counters, one a second. The counters themselves are not touched: nothing is slower for it.
+/// Samples of the counters, one each second. Requests only update the counters, so they do not get slower.
 #[derive(Debug, Default)]
 pub(crate) struct Activity(Mutex<VecDeque<Sample>>);
 
-/// The counters at one moment, and how many waited then.
+/// The counters at one time, and the number of waiting calls.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     requests: u64,
@@ -45,7 +45,7 @@ impl Sample {
 }
 
 impl Activity {
-    /// Takes a sample every second for as long as the server is there.
+    /// Starts a task that takes a sample every second until the server is dropped.
     pub(crate) fn watch(server: &Arc<Core>) {
         let server: Weak<Core> = Arc::downgrade(server);
         tokio::spawn(async move {
@@ -70,7 +70,7 @@ impl Activity {
         }
     }
 
-    /// Each series as one number a second, the oldest first.
+    /// Each series as one number for each second, the oldest first.
     pub(crate) fn show(&self) -> Value {
         let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let each = |value: fn(&Sample) -> u64| -> Vec<u64> {

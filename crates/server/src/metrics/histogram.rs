@@ -1,4 +1,4 @@
-//! A histogram of times that is counted without a lock: every request and every operation of the store goes into one.
+//! A histogram of durations without a lock, because every request and every operation of the store is counted in one.
 
 use std::array;
 use std::fmt;
@@ -11,42 +11,42 @@ use forrst_lock::Striped;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-/// How many bounds each of our histograms has.
+/// The number of bounds of each histogram.
 pub(super) const BOUNDS: usize = 12;
 
-/// All clones are one histogram.
+/// A histogram. Clones share their counts.
 #[derive(Debug, Clone)]
-pub(super) struct Histogram(Arc<Buckets>);
+pub(super) struct Histogram(Arc<HistogramState>);
 
 #[derive(Debug)]
-struct Buckets {
-    /// In seconds, in ascending order.
+struct HistogramState {
+    /// The upper bounds of the buckets in seconds, in ascending order.
     bounds: &'static [f64; BOUNDS],
-    times: Striped<Times>,
+    times: Striped<BucketCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Times {
-    /// For each bound, how many times were not above it, but above the one before; then those above all of them.
+struct BucketCounts {
+    /// For each bound, the number of times up to it and above the previous one; then the number above all of them.
     counts: [AtomicU64; BOUNDS + 1],
     nanoseconds: AtomicU64,
 }
 
 impl Histogram {
     pub(super) fn new(bounds: &'static [f64; BOUNDS]) -> Self {
-        Self(Arc::new(Buckets {
+        Self(Arc::new(HistogramState {
             bounds,
             times: Striped::default(),
         }))
     }
 
     pub(super) fn observe(&self, time: Duration) {
-        let Buckets { bounds, times } = &*self.0;
+        let HistogramState { bounds, times } = &*self.0;
         let seconds = time.as_secs_f64();
         let bucket = bounds.partition_point(|bound| *bound < seconds);
         let times = times.own();
         times.counts[bucket].fetch_add(1, Relaxed);
-        // Five hundred years of them fit.
+        // It does not overflow for 500 years.
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         times.nanoseconds.fetch_add(time, Relaxed);
     }
@@ -54,8 +54,8 @@ impl Histogram {
 
 impl EncodeMetric for Histogram {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        let Buckets { bounds, times } = &*self.0;
-        let sum = |part: &dyn Fn(&Times) -> &AtomicU64| -> u64 {
+        let HistogramState { bounds, times } = &*self.0;
+        let sum = |part: &dyn Fn(&BucketCounts) -> &AtomicU64| -> u64 {
             times.all().map(|times| part(times).load(Relaxed)).sum()
         };
         let counts: [u64; BOUNDS + 1] = array::from_fn(|index| sum(&|times| &times.counts[index]));
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_counts_in_the_first_bucket_that_is_not_below_it() {
+    fn a_time_counts_in_the_first_bucket_whose_bound_is_not_below_it() {
         static BOUNDS: [f64; 12] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 2.0, 3.0];
         let histogram = Histogram::new(&BOUNDS);
         for millis in [50, 100, 101, 3_000, 60_000] {

@@ -1,4 +1,4 @@
-//! A store that measures another.
+//! [`Metered`]: a store around another that measures its operations.
 
 use std::sync::{Arc, Weak};
 
@@ -42,7 +42,7 @@ impl Metered {
         let kind = match result {
             Err(StoreError::NotDone(_)) => "not_done",
             Err(StoreError::MaybeDone(_)) => "maybe_done",
-            // What a store cannot do is the caller's failure.
+            // An unsupported request is a mistake of the caller.
             Err(StoreError::Unsupported(_)) | Ok(_) => return,
         };
         let errors = &self.metrics.store_errors;
@@ -50,7 +50,7 @@ impl Metered {
     }
 }
 
-/// What a store can be asked to do.
+/// The operations of a store.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Operation {
     Acquire,
@@ -89,7 +89,7 @@ impl Operation {
         Self::Counts,
     ];
 
-    /// What it is called in the metrics.
+    /// The label in the metrics.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",
@@ -178,7 +178,7 @@ impl LockStore for Metered {
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
-        // A cursor that is wrong is the caller's failure, not the store's.
+        // An invalid cursor is a mistake of the caller, not a failure of the store.
         let list = async {
             match self.store.list(request).await {
                 Err(ListError::Store(error)) => Err(error),

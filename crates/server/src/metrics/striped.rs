@@ -1,4 +1,4 @@
-//! A counter that every request adds to: one number for each thread, as [`Striped`] has them.
+//! A counter for the hot path: each thread adds to its own [stripe](Striped), and a scrape sums them.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use forrst_lock::Striped;
 use prometheus_client::metrics::counter::{self, Atomic};
 
-/// A counter of Prometheus.
+/// A Prometheus counter.
 pub(super) type Counter = counter::Counter<u64, Count>;
 
-/// A number that grows.
+/// The value of a [`Counter`].
 #[derive(Debug, Default)]
 pub(super) struct Count(Striped<AtomicU64>);
 
@@ -32,8 +32,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_any_thread_counts_is_in_the_sum() {
-        // More than there are stripes.
+    fn the_counts_of_all_threads_are_in_the_sum() {
+        // More threads than stripes.
         const THREADS: u64 = 24;
         let counter = Counter::default();
         std::thread::scope(|scope| {

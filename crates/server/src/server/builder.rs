@@ -202,10 +202,10 @@ impl ServerBuilder {
         let limits = Arc::new(self.limits);
         let mut metrics = Metrics::new();
         let help = "Lines of the log that were dropped because they could not be written in time";
-        metrics.read("forrst_log_lines_dropped", help, self.log_lines_dropped);
+        metrics.register_counter("forrst_log_lines_dropped", help, self.log_lines_dropped);
         let help = "Entries of the audit log that were dropped because they could not be written";
         let dropped = self.audit.dropped();
-        metrics.read(
+        metrics.register_counter(
             "forrst_audit_entries_dropped",
             help,
             Some(Box::new(dropped)),
