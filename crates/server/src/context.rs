@@ -19,7 +19,7 @@ pub(crate) use self::cancellation::{Cancellation, Stop};
 pub use self::values::MissingState;
 pub(crate) use self::values::Values;
 use crate::access::{Caller, Credential};
-use crate::core::{NotedLocks, Served};
+use crate::core::{CoreHandle, NotedLocks};
 use crate::extension::{Deadline, Trace};
 
 /// What a function is given besides its arguments. Cheap to clone.
@@ -57,7 +57,7 @@ pub(crate) struct CallInfo {
 /// A call with the server that serves it, for the server's own functions.
 #[derive(Debug, Clone)]
 pub(crate) struct ServedCall {
-    pub(crate) server: Served,
+    pub(crate) server: CoreHandle,
     pub(crate) context: Context,
 }
 

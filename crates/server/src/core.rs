@@ -1,11 +1,11 @@
-//! The core of a server: it answers one request of one caller, and knows nothing of sockets.
+//! The core of a server: it answers one request of one caller, and needs no socket.
 //!
-//! Listeners ([`crate::transport`]) read bytes and a credential off a connection and feed them in through
-//! [`Core::answer`].
+//! Listeners ([`crate::transport`]) read a body and a credential from a connection, and pass them to [`Core::answer`]. It checks
+//! the whole request before it runs the pipeline of extensions and the function.
 
 mod admission;
-mod record;
 mod refusals;
+mod request_log;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -30,17 +30,17 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 pub(crate) use self::admission::Counted;
-pub(crate) use self::record::NotedLocks;
-use self::record::Record;
-pub(crate) use self::refusals::{Refusals, one_frame};
+pub(crate) use self::refusals::{RefusalLog, one_frame};
+pub(crate) use self::request_log::NotedLocks;
+use self::request_log::RequestLog;
 use crate::Context;
 use crate::access::{Access, Caller, Credential};
 use crate::audit::Audit;
 use crate::context::{CallInfo, Cancellation, Stop, Values};
 use crate::error::internal_error;
 use crate::extension::{
-    AtomicLock, DeadlineExtension, End, Extension, ExtensionCall, Next, Retry, Stage, Step, Trace,
-    Tracing, extension_pointer, guidance,
+    AtomicLock, DeadlineExtension, Extension, ExtensionCall, Innermost, Next, Retry, Stage, Step,
+    Trace, Tracing, extension_pointer, guidance,
 };
 use crate::limits::{HeldLocks, Limits, RateLimit, Refusal, Room};
 use crate::metrics::{Activity, Metrics};
@@ -49,17 +49,17 @@ use crate::server::BuildError;
 use crate::span;
 use crate::system::StoreHealth;
 
-/// How many extensions that are not supported an answer names.
-const MOST_NAMED: usize = 16;
+/// How many unsupported extensions an answer lists.
+const MAX_UNSUPPORTED: usize = 16;
 
-/// What every request can reach.
+/// The state of a server, shared by all requests.
 pub(crate) struct Core {
     pub(crate) service: String,
     pub(crate) node: Arc<str>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) access: Access,
     pub(crate) rate: RateLimit<forrst_lock::Caller>,
-    /// By address, for clients that have shown no valid key.
+    /// By address, for clients without a valid key.
     pub(crate) unauthenticated: RateLimit<IpAddr>,
     pub(crate) held: Arc<HeldLocks>,
     pub(crate) locks: LockService,
@@ -67,41 +67,41 @@ pub(crate) struct Core {
     pub(crate) registry: Registry,
     pub(crate) extensions: Extensions,
     pub(crate) audit: Audit,
-    /// What was refused a short while ago.
-    pub(crate) refusals: Refusals,
+    /// Repeated refusals, which are counted and not logged one by one.
+    pub(crate) refusals: RefusalLog,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) activity: Activity,
-    /// How lock names look in the log.
+    /// How lock names are written to the log.
     pub(crate) keys: KeyStyle,
-    /// What the hashes of keys and owners are made with.
+    /// The key of the hashes of lock keys and owners.
     pub(crate) secret: Secret,
-    /// Calls that run in tasks of their own, and connections.
+    /// The tasks of connections, and of calls that have one of their own.
     pub(crate) tasks: TaskTracker,
-    /// No new connections; those that are open end after the request they are at.
+    /// No new connections are accepted; open ones are closed after their current request.
     pub(crate) draining: CancellationToken,
-    /// Functions that still run are ended.
+    /// Drops the functions that still run.
     pub(crate) stop: Arc<Stop>,
-    /// What the application gives to its functions.
+    /// The state of the application, for its functions.
     pub(crate) state: Values,
 }
 
-/// The server of one call. All threads count the references to the server itself in one place, and pass the cache line of that
-/// number to each other; so a call has one of them, and counts those within it here.
+/// A reference to the server for one call. All threads share the reference count of the [`Core`], and contend for its cache line.
+/// So a call increments it once, and the references within the call are counted here.
 #[derive(Debug, Clone)]
-pub(crate) struct Served(Arc<Reference>);
+pub(crate) struct CoreHandle(Arc<CallReference>);
 
 #[derive(Debug)]
-struct Reference {
+struct CallReference {
     core: Arc<Core>,
 }
 
-impl Served {
-    fn by(core: Arc<Core>) -> Self {
-        Self(Arc::new(Reference { core }))
+impl CoreHandle {
+    fn new(core: Arc<Core>) -> Self {
+        Self(Arc::new(CallReference { core }))
     }
 }
 
-impl Deref for Served {
+impl Deref for CoreHandle {
     type Target = Core;
 
     fn deref(&self) -> &Core {
@@ -119,27 +119,27 @@ impl fmt::Debug for Core {
     }
 }
 
-/// The extensions in the order in which they act, and where each name of theirs leads.
+/// All extensions in the order of the pipeline, and an index of their names.
 #[derive(Default)]
 pub(crate) struct Extensions {
     pub(crate) all: Vec<Box<dyn Extension>>,
-    /// So few that comparing them is faster than hashing.
+    /// Linear, because comparing so few is faster than hashing.
     by_urn: Vec<(String, usize)>,
-    lock_place: usize,
+    lock_index: usize,
 }
 
 impl Extensions {
-    /// Where `deadline` is.
+    /// The index of `deadline`.
     pub(crate) const DEADLINE: usize = 0;
 
-    /// Before it are `deadline`, `tracing` and `retry`, which only watch.
-    pub(crate) const FIRST_OF_USERS: usize = 3;
+    /// The index of the first registered extension. Those before it, `deadline`, `tracing` and `retry`, only observe the call.
+    pub(crate) const FIRST_REGISTERED: usize = 3;
 
     pub(crate) fn new(
         limits: &Arc<Limits>,
-        of_users: Vec<Box<dyn Extension>>,
+        registered: Vec<Box<dyn Extension>>,
     ) -> Result<Self, BuildError> {
-        let mut inside = of_users;
+        let mut inside = registered;
         let is_before = |extension: &mut Box<dyn Extension>| extension.stage() == Stage::BeforeLock;
         let before: Vec<_> = inside.extract_if(.., is_before).collect();
         let mut extensions = Self::default();
@@ -149,7 +149,7 @@ impl Extensions {
         for extension in before {
             extensions.add(extension)?;
         }
-        extensions.lock_place = extensions.all.len();
+        extensions.lock_index = extensions.all.len();
         let limits = limits.clone();
         extensions.add(Box::new(AtomicLock { limits }))?;
         for extension in inside {
@@ -195,32 +195,32 @@ impl Extensions {
         Some(*index)
     }
 
-    /// Where `atomicLock` is.
-    pub(crate) fn lock_place(&self) -> usize {
-        self.lock_place
+    /// The index of `atomicLock`.
+    pub(crate) fn lock_index(&self) -> usize {
+        self.lock_index
     }
 }
 
-/// What comes with a request besides its body.
+/// The metadata of a request, from its transport.
 #[derive(Debug)]
 pub(crate) struct Origin {
     pub(crate) received: Instant,
     pub(crate) traceparent: Option<String>,
     pub(crate) credential: Credential,
-    /// The address that it came from.
+    /// The address of the client.
     pub(crate) from: Option<Arc<str>>,
-    /// Why the transport has no room for the request, if it has none.
+    /// Why the transport refuses the request, if it does.
     pub(crate) refusal: Option<ErrorObject>,
-    /// For the request and its answer.
+    /// The budget of bytes for the request and its answer.
     pub(crate) room: Room,
     /// How many errors the answer may list: those of a batch share one answer.
     pub(crate) max_errors: usize,
-    /// Whether it was counted against its sender's rate on the way here.
+    /// Whether the transport has already counted it against the caller's rate.
     pub(crate) counted: Counted,
 }
 
 impl Origin {
-    /// From somebody on this machine who is the server's own user.
+    /// A request of the server's own user on this machine.
     pub(crate) fn local(from: Option<Arc<str>>) -> Self {
         Self {
             received: Instant::now(),
@@ -236,11 +236,11 @@ impl Origin {
 }
 
 impl Core {
-    /// Answers one request, given as the bytes of its body. A body that is owned is dropped before the call runs: what the call
-    /// needs of it is kept by then, and a wait may be long.
+    /// Answers one request, given as the bytes of its body. An owned body is dropped before the call runs, because a wait may be
+    /// long.
     ///
-    /// Dropping the future is a disconnect: a call that waits for a lock leaves the queue, and a function that runs
-    /// already runs to completion.
+    /// Dropping the future is a disconnect: a call that waits for a lock leaves the queue, and a function that has started runs
+    /// to completion.
     pub(crate) async fn answer(
         self: &Arc<Self>,
         body: impl AsRef<[u8]> + Send,
@@ -258,10 +258,10 @@ impl Core {
         body: impl AsRef<[u8]> + Send,
         mut origin: Origin,
     ) -> Response {
-        let mut record = Record::new(self, &origin);
-        let caller = self.recognise(&origin.credential);
+        let mut log = RequestLog::new(self, &origin);
+        let caller = self.authenticate(&origin.credential);
         if let Ok(caller) = &caller {
-            record.by(caller);
+            log.set_caller(caller);
         }
         let counted = std::mem::take(&mut origin.counted);
         let admitted = caller.and_then(|caller| self.admit(caller, counted));
@@ -269,7 +269,7 @@ impl Core {
             Some(refusal) => admitted.and(Err(refusal)),
             None => admitted,
         };
-        let prepared = self.prepare(body.as_ref(), admitted, origin, &mut record);
+        let prepared = self.prepare(body.as_ref(), admitted, origin, &mut log);
         drop(body);
         let response = match prepared {
             Ok(ready) => {
@@ -281,33 +281,33 @@ impl Core {
             }
             Err(response) => *response,
         };
-        record.answered(&response);
+        log.finish(&response);
         response.with_node(self.node.clone())
     }
 
-    /// Reads a request; the response where there is nothing to run.
+    /// Parses and checks a request. An error is the response to a request that is not run.
     fn prepare<'a>(
         self: &'a Arc<Self>,
         body: &[u8],
         admitted: Result<Caller, ErrorObject>,
         origin: Origin,
-        record: &mut Record<'a>,
+        log: &mut RequestLog<'a>,
     ) -> Result<Ready, Box<Response>> {
         let request = Request::parse(body);
         if let Ok(request) = &request {
-            record.of(request);
+            log.set_request(request);
         }
         match (request, admitted) {
             (Ok(request), Ok(caller)) => {
                 let id = request.id.clone();
-                let locks = record.locks.clone();
-                // The reading of options and arguments may panic.
+                let locks = log.locks.clone();
+                // Parsing options and arguments runs code of the application, which may panic.
                 let check = AssertUnwindSafe(|| self.check(request, caller, origin, locks));
                 let failed = |_| Err(Response::failure(Some(id), internal_error()).into());
                 std::panic::catch_unwind(check).unwrap_or_else(failed)
             }
             (Ok(request), Err(refusal)) => Err(refused(request, refusal)),
-            // An unauthenticated client does not learn what is wrong with the request, only whose it was.
+            // An unauthenticated client learns nothing about its request but the id.
             (Err(rejection), Err(refusal)) => {
                 Err(Response::failure(rejection.id().cloned(), refusal).into())
             }
@@ -318,14 +318,14 @@ impl Core {
                 if rejection.is_nested_too_deep() {
                     self.metrics.refused(Refusal::Nesting);
                 }
-                let asked = rejection.extensions().to_vec();
+                let requested = rejection.extensions().to_vec();
                 let response = rejected(rejection, origin.max_errors);
-                Err(with_guidance(response, &asked).into())
+                Err(with_guidance(response, &requested).into())
             }
         }
     }
 
-    /// Everything that can be wrong is found before anything is done.
+    /// Checks the whole request before anything is done.
     fn check(
         self: &Arc<Self>,
         request: Request<'_>,
@@ -359,22 +359,22 @@ impl Core {
                 return Err(refused(request, refusal));
             }
         };
-        let asked = Asked {
+        let input = CheckInput {
             request: &request,
             function,
             caller: &caller,
             traceparent: origin.traceparent.as_deref(),
             locks: &locks,
         };
-        let plan = self.plan(&asked, &mut problems);
+        let plan = self.plan(&input, &mut problems);
         let prepared = function.and_then(|function| {
             (function.prepare)(&request.call.arguments)
                 .map_err(|errors| problems.extend(errors))
                 .ok()
         });
-        let end = match (problems.into_errors(), prepared, room) {
-            (None, Some(call), Some(room)) => End::Call(call, room),
-            (problems, ..) => End::Fail(problems.unwrap_or_else(|| internal_error().into())),
+        let innermost = match (problems.into_errors(), prepared, room) {
+            (None, Some(call), Some(room)) => Innermost::Call(call, room),
+            (problems, ..) => Innermost::Fail(problems.unwrap_or_else(|| internal_error().into())),
         };
         let version = function.map(|function| function.version.clone());
         let context = Context {
@@ -396,28 +396,28 @@ impl Core {
             lease: None,
             values: Values::default(),
         };
-        // A function of the system does not outlive its caller.
+        // A system function ends when its caller disconnects, so it needs no task of its own.
         let is_detached = function.is_some_and(|function| function.is_system);
         Ok(Ready {
             id: request.id,
-            asked: request.extensions.into_iter().map(|e| e.urn).collect(),
-            next: Next::new(Served::by(self.clone()), plan, end, is_detached),
+            requested: request.extensions.into_iter().map(|e| e.urn).collect(),
+            next: Next::new(CoreHandle::new(self.clone()), plan, innermost, is_detached),
             context,
         })
     }
 
-    /// Takes the bytes of an answer that is no function's.
+    /// Reserves the bytes of an answer without a function's result.
     pub(crate) fn expect_answer(&self, room: &Room, bytes: usize) -> Result<(), ErrorObject> {
         let expected = room.expect_answer(bytes);
         expected.inspect_err(|_| self.metrics.refused(Refusal::Bytes))
     }
 }
 
-/// A call that was checked, and needs nothing of the body it came in.
+/// A call that was checked and is ready to run. It borrows nothing from the body.
 struct Ready {
     id: RequestId,
     /// The extensions in the order of the request.
-    asked: SmallVec<[Urn; 1]>,
+    requested: SmallVec<[Urn; 1]>,
     next: Next,
     context: Context,
 }
@@ -425,7 +425,7 @@ struct Ready {
 impl Ready {
     async fn run(self) -> Response {
         let (result, mut data) = self.next.run(self.context).await.into_parts();
-        let index = |data: &ExtensionData| self.asked.iter().position(|urn| urn == data.urn());
+        let index = |data: &ExtensionData| self.requested.iter().position(|urn| urn == data.urn());
         data.sort_by_key(index);
         let response = match result {
             Ok(result) => Response::success_raw(self.id, result),
@@ -435,8 +435,8 @@ impl Ready {
     }
 }
 
-/// A request whose extensions are checked.
-struct Asked<'a> {
+/// What the extensions of a request are checked with.
+struct CheckInput<'a> {
     request: &'a Request<'a>,
     function: Option<&'a Registered>,
     caller: &'a Caller,
@@ -444,7 +444,7 @@ struct Asked<'a> {
     locks: &'a NotedLocks,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> CheckInput<'a> {
     fn extension(
         &'a self,
         urn: &'a Urn,
@@ -464,39 +464,39 @@ impl<'a> Asked<'a> {
 }
 
 impl Core {
-    /// Checks the extensions that a request names.
-    fn plan(&self, asked: &Asked<'_>, problems: &mut Problems) -> SmallVec<[Step; 1]> {
-        let Asked { request, .. } = asked;
+    /// Prepares the extensions that a request names.
+    fn plan(&self, input: &CheckInput<'_>, problems: &mut Problems) -> SmallVec<[Step; 1]> {
+        let CheckInput { request, .. } = input;
         let mut plan = SmallVec::new();
         let mut unsupported: Vec<(usize, &str)> = Vec::new();
         let mut seen: SmallVec<[usize; 4]> = SmallVec::new();
-        for (index, extension) in request.extensions.iter().enumerate() {
+        for (entry, extension) in request.extensions.iter().enumerate() {
             let urn = extension.urn.as_str();
-            let Some(place) = self.extensions.find(urn) else {
-                if extension.required && !is_hint(urn) && unsupported.len() < MOST_NAMED {
-                    unsupported.push((index, urn));
+            let Some(index) = self.extensions.find(urn) else {
+                if extension.required && !is_hint(urn) && unsupported.len() < MAX_UNSUPPORTED {
+                    unsupported.push((entry, urn));
                 }
                 continue;
             };
-            if seen.contains(&place) {
+            if seen.contains(&index) {
                 problems.note(|| {
-                    let message = format!("`{urn}` is asked for twice");
+                    let message = format!("`{urn}` is repeated");
                     let error = ErrorObject::new(ErrorCode::InvalidRequest, message);
-                    error.at(extension_pointer(index))
+                    error.at(extension_pointer(entry))
                 });
                 continue;
             }
-            seen.push(place);
-            if asked
+            seen.push(index);
+            if input
                 .function
-                .is_some_and(|function| !function.takes(place))
+                .is_some_and(|function| !function.takes(index))
             {
-                problems.note(|| not_applicable(urn, request, extension_pointer(index)));
+                problems.note(|| not_applicable(urn, request, extension_pointer(entry)));
                 continue;
             }
-            let call = asked.extension(&extension.urn, extension.options.as_ref(), Some(index));
-            match self.extensions.all[place].prepare(&call) {
-                Ok(around) => plan.push(Step { place, around }),
+            let call = input.extension(&extension.urn, extension.options.as_ref(), Some(entry));
+            match self.extensions.all[index].prepare(&call) {
+                Ok(around) => plan.push(Step { index, around }),
                 Err(errors) => {
                     if errors.iter().any(|e| e.code == ErrorCode::Forbidden) {
                         self.metrics.refused(Refusal::Forbidden);
@@ -508,22 +508,22 @@ impl Core {
         if let Some((first, _)) = unsupported.first() {
             problems.note(|| self.not_supported(*first, &unsupported));
         }
-        plan.extend(self.trace_of_header(asked, &seen));
+        plan.extend(self.trace_from_header(input, &seen));
         plan
     }
 
-    /// A `traceparent` header does as well as naming the extension.
-    fn trace_of_header(&self, asked: &Asked<'_>, seen: &[usize]) -> Option<Step> {
-        Trace::from_traceparent(asked.traceparent?)?;
-        let place = self.extensions.find(Tracing::URN)?;
-        if seen.contains(&place) {
+    /// `tracing` for a request that does not name it, but has a `traceparent` header.
+    fn trace_from_header(&self, input: &CheckInput<'_>, seen: &[usize]) -> Option<Step> {
+        Trace::from_traceparent(input.traceparent?)?;
+        let index = self.extensions.find(Tracing::URN)?;
+        if seen.contains(&index) {
             return None;
         }
         let urn = Urn::parse(Tracing::URN).ok()?;
         // Without an index: it was not asked for, and adds nothing to the answer.
-        let call = asked.extension(&urn, None, None);
-        let around = self.extensions.all[place].prepare(&call).ok()?;
-        Some(Step { place, around })
+        let call = input.extension(&urn, None, None);
+        let around = self.extensions.all[index].prepare(&call).ok()?;
+        Some(Step { index, around })
     }
 
     fn not_supported(&self, first: usize, unsupported: &[(usize, &str)]) -> ErrorObject {
@@ -536,33 +536,33 @@ impl Core {
             .with_detail("supported", supported)
     }
 
-    /// Does work that the disconnect of its caller must not end: `is_apart` from the first moment on in a task of its own, else
-    /// from the moment on at which it has to wait. `None` if it panics.
-    pub(crate) async fn run_to_end<W>(
+    /// Runs work to completion even if its caller disconnects: in a task of its own from the start if `in_own_task`, else from the
+    /// moment at which it has to wait. `None` if it panics.
+    pub(crate) async fn run_to_completion<W>(
         &self,
-        mut work: ToEnd<W>,
-        is_apart: bool,
+        mut work: ToCompletion<W>,
+        in_own_task: bool,
     ) -> Option<W::Output>
     where
         W: Future<Output: Send> + Send + 'static,
     {
-        if !is_apart && let Poll::Ready(done) = poll!(&mut work) {
+        if !in_own_task && let Poll::Ready(done) = poll!(&mut work) {
             return done;
         }
         self.tasks.spawn(work.in_current_span()).await.ok()?
     }
 }
 
-/// Work for [`Core::run_to_end`]. It is boxed here, so that what passes it on stays small. `None` if it panics.
-pub(crate) struct ToEnd<W>(Pin<Box<CatchUnwind<AssertUnwindSafe<W>>>>);
+/// Work for [`Core::run_to_completion`]. It is boxed here, so that futures that contain it stay small. `None` if it panics.
+pub(crate) struct ToCompletion<W>(Pin<Box<CatchUnwind<AssertUnwindSafe<W>>>>);
 
-impl<W: Future> ToEnd<W> {
+impl<W: Future> ToCompletion<W> {
     pub(crate) fn new(work: W) -> Self {
         Self(Box::pin(AssertUnwindSafe(work).catch_unwind()))
     }
 }
 
-impl<W: Future> Future for ToEnd<W> {
+impl<W: Future> Future for ToCompletion<W> {
     type Output = Option<W::Output>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
@@ -570,17 +570,17 @@ impl<W: Future> Future for ToEnd<W> {
     }
 }
 
-/// The response to a request that is refused before its extensions are looked at.
+/// The response to a request that is refused before its extensions are checked.
 fn refused(request: Request<'_>, refusal: ErrorObject) -> Box<Response> {
     let response = Response::failure(Some(request.id), refusal);
-    let asked: Vec<Urn> = request.extensions.into_iter().map(|e| e.urn).collect();
-    with_guidance(response, &asked).into()
+    let requested: Vec<Urn> = request.extensions.into_iter().map(|e| e.urn).collect();
+    with_guidance(response, &requested).into()
 }
 
-/// Adds the data of `retry` to the response of a request that has asked for it and came no further.
-fn with_guidance(response: Response, asked: &[Urn]) -> Response {
+/// Adds the data of `retry` to the response of a request that is refused, if it has asked for it.
+fn with_guidance(response: Response, requested: &[Urn]) -> Response {
     let is_retry = |urn: &&Urn| [Retry::URN, Retry::ALIAS].contains(&urn.as_str());
-    let Some(urn) = asked.iter().find(is_retry) else {
+    let Some(urn) = requested.iter().find(is_retry) else {
         return response;
     };
     let data = response.result().err().map(guidance);
@@ -590,7 +590,7 @@ fn with_guidance(response: Response, asked: &[Urn]) -> Response {
     }
 }
 
-/// What was wrong with the envelope, shortened where the answer has room for less.
+/// The response to an invalid envelope, with at most `max_errors` errors.
 fn rejected(rejection: Rejection, max_errors: usize) -> Response {
     if rejection.errors().as_slice().len() <= max_errors {
         return rejection.into();

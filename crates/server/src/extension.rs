@@ -1,4 +1,6 @@
-//! What can be done around a call: the extension trait, the pipeline, and the extensions that come with the server.
+//! The [`Extension`] trait, the pipeline of a call, and the extensions of the server.
+//!
+//! A pipeline is a list of [`Around`]s with the function in the middle. Each gets the rest as [`Next`], as in a middleware of axum.
 
 pub(crate) mod atomic_lock;
 mod deadline;
@@ -24,7 +26,7 @@ pub use self::tracing::Trace;
 use crate::Context;
 use crate::access::Caller;
 use crate::context::{CallInfo, ServedCall};
-use crate::core::{Extensions, NotedLocks, Served, ToEnd};
+use crate::core::{CoreHandle, Extensions, NotedLocks, ToCompletion};
 use crate::error::{internal_error, unavailable};
 use crate::function::{CallResult, PreparedCall, read_json};
 use crate::limits::{Refusal, ResultRoom};
@@ -45,7 +47,7 @@ pub trait Extension: Send + Sync + 'static {
     /// The name in requests, such as `urn:acme:forrst:ext:audit`.
     fn urn(&self) -> &str;
 
-    /// Another name for the same.
+    /// Another name of the extension.
     fn alias(&self) -> Option<&str> {
         None
     }
@@ -55,40 +57,40 @@ pub trait Extension: Send + Sync + 'static {
         Version::new(1, 0, 0)
     }
 
-    /// Whether it runs around the lock of a call or inside of it.
+    /// Whether it runs around the lock of a call or inside it.
     fn stage(&self) -> Stage {
         Stage::InsideLock
     }
 
-    /// Checks the options and gives what will run.
+    /// Checks the options and returns what will run.
     ///
     /// # Errors
     ///
-    /// All that is wrong with the options, with pointers below [`ExtensionCall::pointer`].
+    /// Everything that is wrong with the options, with pointers below [`ExtensionCall::pointer`].
     fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors>;
 }
 
-/// Where an extension stands among those of a call.
+/// The part of the pipeline in which an extension runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Around the lock: it runs before the call waits for one, and sees how that went. It is dropped when the client
+    /// Around the lock: it runs before the call waits for one, and sees the outcome of that. It is dropped when the client
     /// disconnects.
     BeforeLock,
-    /// Around the function: it runs only when the lock was granted, and, like the function, to its end, even if the client
+    /// Around the function: it runs only when the lock was granted, and, like the function, to completion, even if the client
     /// disconnects.
     InsideLock,
 }
 
-/// An extension as a request names it.
+/// An extension in a request, with what [`Extension::prepare`] may need to know of the call.
 #[derive(Debug)]
 pub struct ExtensionCall<'a> {
-    /// The name that the request used, and that the answer has to use.
+    /// The name that the request uses, and that the answer has to use.
     pub urn: &'a Urn,
     /// The options, if there are any.
     pub options: Option<&'a RawObject<'a>>,
     /// The function that is called.
     pub function: &'a FunctionName,
-    /// Which of the request's extensions it is; none if the request does not name it.
+    /// Its index in the `extensions` of the request; `None` if the request does not name it.
     pub(crate) index: Option<usize>,
     pub(crate) caller: &'a Caller,
     /// The W3C `traceparent` that came with the request.
@@ -97,7 +99,7 @@ pub struct ExtensionCall<'a> {
 }
 
 impl ExtensionCall<'_> {
-    /// Where it stands in the request: `/extensions/0`.
+    /// The pointer to it in the request, such as `/extensions/0`.
     pub fn pointer(&self) -> Pointer {
         match self.index {
             Some(index) => extension_pointer(index),
@@ -105,11 +107,11 @@ impl ExtensionCall<'_> {
         }
     }
 
-    /// The options as a type; those that were left out are an empty object.
+    /// Deserializes the options; an empty object if there are none.
     ///
     /// # Errors
     ///
-    /// `INVALID_ARGUMENTS`, with a pointer to the first option that does not fit.
+    /// `INVALID_ARGUMENTS`, with a pointer to the first invalid option.
     pub fn read_options<T: DeserializeOwned>(&self) -> Result<T, Errors> {
         let at = self.pointer().key("options");
         let options = self.options.cloned().unwrap_or_default();
@@ -117,7 +119,7 @@ impl ExtensionCall<'_> {
     }
 }
 
-/// Where the extension of that index stands in a request.
+/// The pointer to an extension in a request.
 pub(crate) fn extension_pointer(index: usize) -> Pointer {
     Pointer::root().key("extensions").index(index)
 }
@@ -125,27 +127,27 @@ pub(crate) fn extension_pointer(index: usize) -> Pointer {
 /// What an extension does with one call.
 #[async_trait]
 pub trait Around: Send {
-    /// Runs what comes next, or does not, and says how it went.
+    /// Runs the rest of the call, or does not, and returns the outcome.
     async fn run(self: Box<Self>, context: Context, next: Next) -> Outcome;
 }
 
-/// How a call went, seen from outside of what has run so far.
+/// The outcome of a call, and the data of the extensions that have run so far.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The function's result, or what went wrong.
+    /// The function's result, or the errors.
     pub result: CallResult,
     data: Vec<ExtensionData>,
-    /// Whether the function was ended by the deadline of its caller.
+    /// Whether the deadline of the caller ended the function.
     is_past_deadline: bool,
 }
 
 impl Outcome {
-    /// A call that was not made, or failed.
+    /// The outcome of a call that failed, or was not made.
     pub fn failure(errors: impl Into<Errors>) -> Self {
         Err(errors.into()).into()
     }
 
-    /// Adds what the extension has to tell the caller. What is no JSON object is left out.
+    /// Adds data of the extension for the caller. Data that is not a JSON object is left out, and logged.
     #[must_use]
     pub fn with_data(self, urn: Urn, data: &impl Serialize) -> Self {
         match RawObject::from_serialize(data) {
@@ -177,90 +179,93 @@ impl From<CallResult> for Outcome {
     }
 }
 
-/// The rest of the way to the function.
+/// The rest of a call: the inner extensions and the function.
 pub struct Next {
-    server: Served,
-    /// In their order, the next one last.
+    server: CoreHandle,
+    /// In reverse order: the next one is the last.
     steps: SmallVec<[Step; 1]>,
-    end: End,
-    /// The client may disconnect: a task of its own runs the call, or a system function that does not outlive its caller.
+    innermost: Innermost,
+    /// Whether no further [`detach`](Self::detach) is needed: the call is detached, or it is a system function, which ends when the
+    /// client disconnects.
     is_detached: bool,
-    /// A function that blocks its thread must not keep its caller beyond the deadline, so it is not run on the caller's thread.
+    /// Whether the call has a deadline. It then runs in a task of its own from the start, so that a function that blocks its thread
+    /// cannot delay the answer beyond the deadline.
     has_deadline: bool,
 }
 
 /// An extension that will run.
 pub(crate) struct Step {
-    /// Its index among the extensions of the server.
-    pub(crate) place: usize,
+    /// Its index in the pipeline of the server.
+    pub(crate) index: usize,
     pub(crate) around: Box<dyn Around>,
 }
 
-/// What stands in the middle.
-pub(crate) enum End {
+/// What the pipeline ends with.
+pub(crate) enum Innermost {
     Call(PreparedCall, ResultRoom),
-    /// The call is known to be wrong; the outer extensions still have their say.
+    /// The call has failed already; the outer extensions still add their data.
     Fail(Errors),
 }
 
 impl Next {
-    /// The extensions in any order, and what stands in the middle.
+    /// Takes the extensions in any order.
     pub(crate) fn new(
-        server: Served,
+        server: CoreHandle,
         mut steps: SmallVec<[Step; 1]>,
-        end: End,
+        innermost: Innermost,
         is_detached: bool,
     ) -> Self {
-        if matches!(end, End::Fail(_)) {
-            // Those only watch, and say something about every call.
-            steps.retain(|step| step.place < Extensions::FIRST_OF_USERS);
+        if matches!(innermost, Innermost::Fail(_)) {
+            // They only observe, and add data to every answer.
+            steps.retain(|step| step.index < Extensions::FIRST_REGISTERED);
         }
-        steps.sort_unstable_by_key(|step| std::cmp::Reverse(step.place));
+        steps.sort_unstable_by_key(|step| std::cmp::Reverse(step.index));
         Self {
-            has_deadline: steps.iter().any(|step| step.place == Extensions::DEADLINE),
+            has_deadline: steps.iter().any(|step| step.index == Extensions::DEADLINE),
             server,
             steps,
-            end,
+            innermost,
             is_detached,
         }
     }
 
-    pub(crate) fn server(&self) -> &Served {
+    pub(crate) fn server(&self) -> &CoreHandle {
         &self.server
     }
 
-    /// Runs nothing but those who watch, around a call that has failed already.
+    /// Runs only the extensions that observe, around a call that has failed already.
     pub(crate) async fn fail(self, context: Context, errors: impl Into<Errors>) -> Outcome {
-        let end = End::Fail(errors.into());
-        let failed = Self::new(self.server, self.steps, end, self.is_detached);
+        let innermost = Innermost::Fail(errors.into());
+        let failed = Self::new(self.server, self.steps, innermost, self.is_detached);
         failed.run(context).await
     }
 
-    /// Runs it.
+    /// Runs the rest of the call.
     pub fn run(mut self, context: Context) -> BoxFuture<'static, Outcome> {
         match self.steps.pop() {
-            None => self.run_end(context),
-            Some(Step { place, around }) if place <= self.server.extensions.lock_place() => {
+            None => self.run_innermost(context),
+            Some(Step { index, around }) if index <= self.server.extensions.lock_index() => {
                 around.run(context, self)
             }
-            // It may do something after the function, and has to come to it.
+            // It may have work to do after the function, which a disconnect must not prevent.
             Some(Step { around, .. }) => self.detach(|next| around.run(context, next)).boxed(),
         }
     }
 
-    fn run_end(self, context: Context) -> BoxFuture<'static, Outcome> {
-        if !self.is_detached && matches!(self.end, End::Call(..)) {
-            return self.detach(|next| next.run_end(context)).boxed();
+    fn run_innermost(self, context: Context) -> BoxFuture<'static, Outcome> {
+        if !self.is_detached && matches!(self.innermost, Innermost::Call(..)) {
+            return self.detach(|next| next.run_innermost(context)).boxed();
         }
         let server = self.server;
-        match self.end {
-            End::Call(call, room) => run_call(call, room, ServedCall { server, context }).boxed(),
-            End::Fail(errors) => ready(Outcome::failure(errors)).boxed(),
+        match self.innermost {
+            Innermost::Call(call, room) => {
+                run_call(call, room, ServedCall { server, context }).boxed()
+            }
+            Innermost::Fail(errors) => ready(Outcome::failure(errors)).boxed(),
         }
     }
 
-    /// Runs the rest of a call so that the disconnect of its caller does not end it: at once if it need not wait, else in a task
-    /// of its own.
+    /// Runs `work` to completion even if the client disconnects: in place while it need not wait, then in a task of its own.
     pub(crate) fn detach<F, Fut>(
         mut self,
         work: F,
@@ -269,21 +274,21 @@ impl Next {
         F: FnOnce(Self) -> Fut,
         Fut: Future<Output = Outcome> + Send + 'static,
     {
-        let (server, is_apart) = (self.server.clone(), self.has_deadline);
+        let (server, in_own_task) = (self.server.clone(), self.has_deadline);
         let is_detached = std::mem::replace(&mut self.is_detached, true);
-        let mut work = ToEnd::new(work(self));
+        let mut work = ToCompletion::new(work(self));
         async move {
             let done = if is_detached {
                 (&mut work).await
             } else {
-                server.run_to_end(work, is_apart).await
+                server.run_to_completion(work, in_own_task).await
             };
             done.unwrap_or_else(|| Outcome::failure(internal_error()))
         }
     }
 }
 
-/// The function itself: ended by its deadline or the server's end, and its panics caught.
+/// Runs the function, until its deadline or the end of the server, and catches its panics.
 async fn run_call(call: PreparedCall, room: ResultRoom, served: ServedCall) -> Outcome {
     let ServedCall { server, context } = &served;
     let (server, info, deadline) = (
@@ -291,11 +296,11 @@ async fn run_call(call: PreparedCall, room: ResultRoom, served: ServedCall) -> O
         context.call.clone(),
         context.deadline.clone(),
     );
-    let _end = EndOfCall(info);
+    let _cancel = CancelOnDrop(info);
     if server.stop.is_stopped() {
         return Outcome::failure(stopping());
     }
-    // Whatever came before it may have taken that long, and a function that need not wait would not be stopped any more.
+    // The deadline may have passed by now, and a function that is ready at once would win against it below.
     if let Some(Err(error)) = deadline.as_deref().map(Deadline::check) {
         return past_deadline(error);
     }
@@ -310,10 +315,10 @@ async fn run_call(call: PreparedCall, room: ResultRoom, served: ServedCall) -> O
         () = server.stop.stopped() => Err(stopping().into()),
     };
     match result {
-        // Here, before the next one is ready: there may be a thousand of them.
+        // Checked here, so that the results of many calls do not pile up first.
         Ok(result) if !room.holds(result.get().len()) => {
             server.metrics.refused(Refusal::Bytes);
-            let message = "The function has run, and there is no room for its result";
+            let message = "The function has run, but there is no memory for its result";
             Outcome::failure(ErrorObject::new(ErrorCode::InternalError, message))
         }
         result => result.into(),
@@ -327,10 +332,10 @@ fn past_deadline(error: ErrorObject) -> Outcome {
     }
 }
 
-/// Dropped, it cancels the token of the call: the function has ended, however that went.
-struct EndOfCall(Arc<CallInfo>);
+/// Cancels the token of the call when the function has ended, in whatever way.
+struct CancelOnDrop(Arc<CallInfo>);
 
-impl Drop for EndOfCall {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancellation.end();
     }

@@ -30,7 +30,7 @@ pub(crate) use self::health::{Health, StoreHealth};
 use crate::AuditEntry;
 use crate::access::{Needs, Role};
 use crate::context::ServedCall;
-use crate::core::ToEnd;
+use crate::core::ToCompletion;
 use crate::error::{arguments_pointer, internal_error, unavailable};
 use crate::fields::{Fields, parsed};
 use crate::function::PreparedCall;
@@ -254,7 +254,9 @@ where
 {
     call(async move |context: ServedCall| {
         let server = context.server.clone();
-        let done = server.run_to_end(ToEnd::new(run(context)), false).await;
+        let done = server
+            .run_to_completion(ToCompletion::new(run(context)), false)
+            .await;
         done.unwrap_or_else(|| Err(internal_error()))
             .map_err(Errors::from)
     })

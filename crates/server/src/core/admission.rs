@@ -1,4 +1,4 @@
-//! Who is let in, and who is not.
+//! Admission: authenticates clients, counts their requests against their rates, and records refusals.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use forrst_protocol::{ErrorCode, ErrorObject};
 use serde_json::json;
 
 use super::Core;
-use super::refusals::Kind;
+use super::refusals::RefusalKind;
 use crate::AuditEntry;
 use crate::access::{Caller, Credential, Role};
 use crate::extension::millis;
 use crate::for_log::for_log;
 use crate::limits::{Refusal, network};
 
-/// Whether a request was counted against its sender's rate. Each is counted once, as early as its sender is known.
+/// Whether a request was counted against the rate of its caller. Each is counted once, as soon as its caller is known.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Counted {
     #[default]
@@ -22,7 +22,7 @@ pub(crate) enum Counted {
     Refused(ErrorObject),
 }
 
-/// What can be asked for without a request of the protocol. Other paths are one kind of refusal.
+/// Routes and methods without a protocol request. Refusals of all others are one kind.
 const KNOWN: [&str; 8] = [
     "GET /",
     "GET /health",
@@ -35,33 +35,34 @@ const KNOWN: [&str; 8] = [
 ];
 
 impl Core {
-    /// Who somebody is, by what they show.
-    pub(crate) fn recognise(&self, credential: &Credential) -> Result<Caller, ErrorObject> {
+    /// The caller that a credential belongs to. A failure is counted.
+    pub(crate) fn authenticate(&self, credential: &Credential) -> Result<Caller, ErrorObject> {
         self.access.caller(credential).inspect_err(|why| {
             self.metrics.refused(Refusal::Unauthorized);
-            tracing::debug!(why = why.message, "a caller is not known");
+            tracing::debug!(why = why.message, "a caller was not authenticated");
         })
     }
 
-    /// Authenticates a client without a request of the protocol. A failure is counted and recorded here, because nothing else records it.
+    /// Authenticates a client without a request of the protocol. A failure is counted and recorded here, because nothing else
+    /// records it.
     pub(crate) fn authenticate_or_record(
         &self,
         what: &str,
         credential: &Credential,
         from: Option<&str>,
     ) -> Result<Caller, ErrorObject> {
-        self.recognise(credential).or_else(|why| {
+        self.authenticate(credential).or_else(|why| {
             self.count_unauthenticated(from)?;
             self.denied(what, None, from, &why);
             Err(why)
         })
     }
 
-    /// Counts a request of a client that is not known.
+    /// Counts a request of an unauthenticated client.
     ///
     /// # Errors
     ///
-    /// When its address has sent too many: then nothing more is worth doing for it, not even writing it down.
+    /// If its address has sent too many requests: then nothing more is done for it, and nothing is logged.
     pub(crate) fn count_unauthenticated(&self, from: Option<&str>) -> Result<(), ErrorObject> {
         let address = from.and_then(|from| from.parse().ok()).map(network);
         let taken = self.unauthenticated.take(address.as_ref());
@@ -84,7 +85,7 @@ impl Core {
         })
     }
 
-    /// Writes down that a caller was refused who has made no request of the protocol, or counts it: see [`Refusals`](super::Refusals).
+    /// Logs the refusal of a client without a request of the protocol, or counts it: see [`RefusalLog`](super::RefusalLog).
     pub(crate) fn denied(
         &self,
         what: &str,
@@ -94,7 +95,7 @@ impl Core {
     ) {
         let name = caller.and_then(Caller::name);
         let known = KNOWN.iter().copied().find(|known| *known == what);
-        if !(self.refusals).is_first(Kind::new(from, name, &why.code, known)) {
+        if !(self.refusals).is_first(RefusalKind::new(from, name, &why.code, known)) {
             return;
         }
         let (caller, code) = (name.map(forrst_lock::Caller::as_str), why.code.as_str());
@@ -110,7 +111,7 @@ impl Core {
         });
     }
 
-    /// Counts a request of a caller.
+    /// Counts a request against the rate of its caller.
     pub(crate) fn count(&self, caller: &Caller) -> Counted {
         match self.rate.take(caller.name()) {
             Ok(()) => Counted::Admitted,
@@ -118,7 +119,7 @@ impl Core {
         }
     }
 
-    /// Lets a caller make a request, unless they have made too many already.
+    /// Admits a request of a caller, unless it has made too many.
     pub(crate) fn admit(&self, caller: Caller, counted: Counted) -> Result<Caller, ErrorObject> {
         let counted = match counted {
             Counted::NotYet => self.count(&caller),

@@ -1,7 +1,7 @@
-//! Refusals are counted, and not written down one by one: a client without any rights must not fill a disk.
+//! Limits the log lines of refusals, so that a client without any rights cannot fill the disk.
 //!
-//! The first of a kind from an address is written whole. Those that follow are counted, and become one line, "N more", when a
-//! window of time ends. As long as there are more, the next window is twice as long.
+//! The first refusal of a kind from an address is logged. Further ones are counted, and become one line, "N more", when a window of
+//! time ends. As long as there are more, the next window is twice as long.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,36 +17,36 @@ use super::Core;
 use crate::audit::AuditEntry;
 use crate::limits::network;
 
-/// How long the first window of a kind is, and the longest one.
+/// The lengths of the first and of the longest window of a kind.
 const FIRST_WINDOW: Duration = Duration::from_secs(10);
-const LONGEST_WINDOW: Duration = Duration::from_secs(320);
-/// How many kinds are told apart. Those of other addresses are then counted together.
-const MOST_KINDS: usize = 256;
+const MAX_WINDOW: Duration = Duration::from_secs(320);
+/// How many kinds are counted separately. Above that, those of other addresses are counted together.
+const MAX_KINDS: usize = 256;
 const OTHER_ADDRESSES: &str = "other addresses";
 const SECOND: Duration = Duration::from_secs(1);
 
 tokio::task_local! {
-    /// What was refused in the frame that is being answered.
-    static FRAME: RefCell<Vec<Kind>>;
+    /// The kinds of refusals in the JSON-RPC frame that is being answered.
+    static FRAME: RefCell<Vec<RefusalKind>>;
 }
 
-/// Answers a frame of several requests: those that are refused alike count as one.
+/// Answers a frame of several requests: refusals of the same kind count as one.
 pub(crate) async fn one_frame<F: Future>(answers: F) -> F::Output {
     FRAME.scope(RefCell::default(), answers).await
 }
 
-/// Refusals that are written down together. Nothing that a caller can make up is a part of it.
+/// What refusals that are counted together have in common. No part of it is chosen by the caller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Kind {
-    /// The address, or for IPv6 its network: a client has as many addresses there as it likes.
+pub(crate) struct RefusalKind {
+    /// The address, or the network of an IPv6 address, because a client can use all addresses of its network.
     from: Arc<str>,
     who: Option<CallerName>,
     code: ErrorCode,
-    /// The function or path, of those that this server has.
+    /// The function or path, if this server has it.
     what: Option<String>,
 }
 
-impl Kind {
+impl RefusalKind {
     pub(crate) fn new(
         from: Option<&str>,
         who: Option<&CallerName>,
@@ -71,7 +71,7 @@ impl Kind {
     }
 }
 
-/// As people write it.
+/// An address, or the network of an IPv6 address, in the usual notation.
 fn written_network(address: &str) -> Arc<str> {
     match address.parse().map(network) {
         Ok(IpAddr::V6(network)) if !network.is_loopback() => format!("{network}/64").into(),
@@ -79,9 +79,9 @@ fn written_network(address: &str) -> Arc<str> {
     }
 }
 
-/// The kinds that were refused a short while ago.
+/// The kinds that were refused recently.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<HashMap<Kind, Window>>);
+pub(crate) struct RefusalLog(Mutex<HashMap<RefusalKind, Window>>);
 
 #[derive(Debug)]
 struct Window {
@@ -90,8 +90,8 @@ struct Window {
     ends: Instant,
 }
 
-impl Refusals {
-    /// Writes "N more" lines for as long as the server is there.
+impl RefusalLog {
+    /// Starts a task that logs the "N more" lines until the server is dropped.
     pub(crate) fn watch(core: &Arc<Core>) {
         let core: Weak<Core> = Arc::downgrade(core);
         tokio::spawn(async move {
@@ -107,8 +107,8 @@ impl Refusals {
         });
     }
 
-    /// Counts a refusal. Whether it is to be written down whole.
-    pub(crate) fn is_first(&self, kind: Kind) -> bool {
+    /// Counts a refusal. Returns whether it is the first of its kind, which is logged.
+    pub(crate) fn is_first(&self, kind: RefusalKind) -> bool {
         let is_repeated = FRAME.try_with(|frame| {
             let mut frame = frame.borrow_mut();
             let is_repeated = frame.contains(&kind);
@@ -120,9 +120,9 @@ impl Refusals {
         !is_repeated.unwrap_or(false) && self.count(kind, Instant::now())
     }
 
-    fn count(&self, kind: Kind, now: Instant) -> bool {
+    fn count(&self, kind: RefusalKind, now: Instant) -> bool {
         let mut windows = self.windows();
-        let kind = match windows.len() < MOST_KINDS || windows.contains_key(&kind) {
+        let kind = match windows.len() < MAX_KINDS || windows.contains_key(&kind) {
             true => kind,
             false => kind.of_other_addresses(),
         };
@@ -141,8 +141,8 @@ impl Refusals {
         is_first
     }
 
-    /// The windows that have ended, with how many more there were. Kinds of which there were none are forgotten.
-    fn ended(&self, now: Instant) -> Vec<(Kind, u64)> {
+    /// The kinds whose windows have ended, with the number of further refusals. Kinds without any are forgotten.
+    fn ended(&self, now: Instant) -> Vec<(RefusalKind, u64)> {
         let mut ended = Vec::new();
         self.windows().retain(|kind, window| {
             if window.ends > now {
@@ -152,33 +152,33 @@ impl Refusals {
                 return false;
             }
             ended.push((kind.clone(), std::mem::take(&mut window.more)));
-            window.length = (window.length * 2).min(LONGEST_WINDOW);
+            window.length = (window.length * 2).min(MAX_WINDOW);
             window.ends = now + window.length;
             true
         });
         ended
     }
 
-    /// All that is counted and not written down yet.
-    pub(crate) fn take(&self) -> Vec<(Kind, u64)> {
+    /// All refusals that are counted and not logged yet.
+    pub(crate) fn take(&self) -> Vec<(RefusalKind, u64)> {
         let windows = std::mem::take(&mut *self.windows());
         let counted = windows.into_iter().filter(|(_, window)| window.more > 0);
         counted.map(|(kind, window)| (kind, window.more)).collect()
     }
 
-    fn windows(&self) -> MutexGuard<'_, HashMap<Kind, Window>> {
+    fn windows(&self) -> MutexGuard<'_, HashMap<RefusalKind, Window>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a caller was refused for who they are: that is for the audit log, too.
+/// Whether a code denies access: such refusals are in the audit log, too.
 pub(crate) fn is_denial(code: &ErrorCode) -> bool {
     matches!(code, ErrorCode::Unauthorized | ErrorCode::Forbidden)
 }
 
 impl Core {
-    /// Writes down how many more there were of each kind.
-    pub(crate) fn report_more(&self, refused: Vec<(Kind, u64)>) {
+    /// Logs the number of further refusals of each kind.
+    pub(crate) fn report_more(&self, refused: Vec<(RefusalKind, u64)>) {
         for (kind, more) in refused {
             let caller = kind.who.as_ref().map(CallerName::as_str);
             let code = kind.code.as_str();
@@ -205,11 +205,11 @@ mod tests {
 
     use super::*;
 
-    fn from(address: &str) -> Kind {
-        Kind::new(Some(address), None, &ErrorCode::Unauthorized, None)
+    fn from(address: &str) -> RefusalKind {
+        RefusalKind::new(Some(address), None, &ErrorCode::Unauthorized, None)
     }
 
-    fn more(refusals: &Refusals) -> Vec<(String, u64)> {
+    fn more(refusals: &RefusalLog) -> Vec<(String, u64)> {
         let ended = refusals.ended(Instant::now()).into_iter();
         ended
             .map(|(kind, more)| (kind.from.to_string(), more))
@@ -217,8 +217,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_is_written_and_the_rest_is_counted() {
-        let refusals = Refusals::default();
+    async fn the_first_refusal_of_a_kind_is_logged_and_the_others_are_counted() {
+        let refusals = RefusalLog::default();
         assert!(refusals.is_first(from("10.0.0.1")));
         for _ in 0..5 {
             assert!(!refusals.is_first(from("10.0.0.1")));
@@ -227,30 +227,30 @@ mod tests {
         assert_eq!(more(&refusals), []);
         advance(FIRST_WINDOW).await;
         assert_eq!(more(&refusals), [("10.0.0.1".to_owned(), 5)]);
-        assert!(refusals.is_first(from("10.0.0.2")), "its window was over");
+        assert!(refusals.is_first(from("10.0.0.2")), "its window has ended");
         assert!(!refusals.is_first(from("10.0.0.1")), "there were more");
         advance(FIRST_WINDOW).await;
         assert_eq!(more(&refusals), [], "the next window is longer");
         advance(FIRST_WINDOW).await;
         assert_eq!(more(&refusals), [("10.0.0.1".to_owned(), 1)]);
-        advance(LONGEST_WINDOW).await;
+        advance(MAX_WINDOW).await;
         assert_eq!(more(&refusals), []);
-        assert!(refusals.windows().is_empty(), "nothing is kept");
+        assert!(refusals.windows().is_empty(), "no kind is kept");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn kinds_are_bounded_and_the_networks_of_ipv6_are_one_address() {
-        let refusals = Refusals::default();
+    async fn the_number_of_kinds_is_bounded_and_an_ipv6_network_counts_as_one_address() {
+        let refusals = RefusalLog::default();
         assert!(refusals.is_first(from("2001:db8::1")));
         assert!(!refusals.is_first(from("2001:db8::ffff:1")));
         assert!(refusals.is_first(from("2001:db8:0:1::1")));
-        let written = (0..100_000)
+        let logged = (0..100_000)
             .filter(|number| refusals.is_first(from(&format!("host{number}"))))
             .count();
-        assert_eq!(written, MOST_KINDS - 2 + 1);
-        assert_eq!(refusals.windows().len(), MOST_KINDS + 1);
+        assert_eq!(logged, MAX_KINDS - 2 + 1);
+        assert_eq!(refusals.windows().len(), MAX_KINDS + 1);
         advance(FIRST_WINDOW).await;
-        let other = 100_000 - written as u64;
+        let other = 100_000 - logged as u64;
         let expected = [
             ("2001:db8::/64".to_owned(), 1),
             (OTHER_ADDRESSES.to_owned(), other),
@@ -261,8 +261,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_of_one_frame_that_are_refused_alike_count_as_one() {
-        let refusals = Refusals::default();
+    async fn refusals_of_one_kind_in_a_frame_count_as_one() {
+        let refusals = RefusalLog::default();
         one_frame(async {
             assert!(refusals.is_first(from("a")));
             assert!(!refusals.is_first(from("a")));

@@ -1,4 +1,7 @@
-//! What is left of a request: one line in the log, and one more in the counters.
+//! The log line and the metrics of a request.
+//!
+//! A [`RequestLog`] collects what is known of the request. It is written once: when the response is ready, or when it is dropped
+//! because the client disconnected.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +13,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 use tracing::{Level, Span};
 
-use super::refusals::{Kind, is_denial};
+use super::refusals::{RefusalKind, is_denial};
 use super::{Core, Origin};
 use crate::access::Caller;
 use crate::audit::AuditEntry;
@@ -22,16 +25,16 @@ use crate::span;
 /// The locks that a call is about, once they are known.
 pub(crate) type NotedLocks = Arc<OnceLock<SmallVec<[LockName; 1]>>>;
 
-/// What the lines of requests are known by.
+/// The target of the log lines of requests.
 const LOG: &str = "forrst::request";
 
-/// Stands in place of a code for a caller who did not wait for the answer.
-const HUNG_UP: &str = "HUNG_UP";
-/// Stands for the codes that a function does not declare: they could be anything, and as many.
+/// The code of a request whose client disconnected before the answer.
+const DISCONNECTED: &str = "HUNG_UP";
+/// The metric label of error codes that the function does not declare, because their number is unbounded.
 const OTHER: &str = "OTHER";
 
-/// A request on its way. Dropped before it is [answered](Self::answered), its caller has hung up.
-pub(crate) struct Record<'a> {
+/// The log entry of a request under way. If it is dropped before it is [finished](Self::finish), the client has disconnected.
+pub(crate) struct RequestLog<'a> {
     server: &'a Core,
     received: Instant,
     from: Option<Arc<str>>,
@@ -41,10 +44,10 @@ pub(crate) struct Record<'a> {
     registered: Option<&'a Registered>,
     caller: Option<forrst_lock::Caller>,
     pub(crate) locks: NotedLocks,
-    is_answered: bool,
+    is_finished: bool,
 }
 
-impl<'a> Record<'a> {
+impl<'a> RequestLog<'a> {
     pub(crate) fn new(server: &'a Core, origin: &Origin) -> Self {
         Self {
             server,
@@ -55,15 +58,15 @@ impl<'a> Record<'a> {
             registered: None,
             caller: None,
             locks: NotedLocks::default(),
-            is_answered: false,
+            is_finished: false,
         }
     }
 
-    pub(crate) fn by(&mut self, caller: &Caller) {
+    pub(crate) fn set_caller(&mut self, caller: &Caller) {
         self.caller = caller.name().cloned();
     }
 
-    pub(crate) fn of(&mut self, request: &Request<'_>) {
+    pub(crate) fn set_request(&mut self, request: &Request<'_>) {
         if span::is_traced() {
             Span::current().record("function", request.call.function.as_str());
         }
@@ -72,11 +75,11 @@ impl<'a> Record<'a> {
         self.registered = self.server.registry.versions(&request.call.function).next();
     }
 
-    pub(crate) fn answered(mut self, response: &Response) {
-        self.is_answered = true;
+    pub(crate) fn finish(mut self, response: &Response) {
+        self.is_finished = true;
         let errors = response.result().err();
         let errors = errors.map(Errors::as_slice).unwrap_or_default();
-        // A caller that may not do it has to be noticed, whatever else is wrong.
+        // The code of a denial is the one that is logged, whatever else is wrong.
         let denial = errors.iter().find(|error| is_denial(&error.code));
         match denial.or(errors.first()) {
             None => self.write(OK, None, Some(Level::DEBUG)),
@@ -84,9 +87,9 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// What a refusal has in common with others; none for a request that was let in.
-    fn refusal(&self, code: &ErrorCode) -> Option<Kind> {
-        // What is no request of the protocol has no function.
+    /// The kind of the refusal; `None` if the request was admitted.
+    fn refusal(&self, code: &ErrorCode) -> Option<RefusalKind> {
+        // A request that could not be parsed has no function.
         let is_refusal = is_denial(code) || *code == ErrorCode::RateLimited;
         if !is_refusal && self.function.is_some() {
             return None;
@@ -94,7 +97,12 @@ impl<'a> Record<'a> {
         let (from, who) = (self.from.as_deref(), self.caller.as_ref());
         let function = self.function.as_ref().map(FunctionName::as_str);
         let is_known = who.is_some() && self.registered.is_some();
-        Some(Kind::new(from, who, code, function.filter(|_| is_known)))
+        Some(RefusalKind::new(
+            from,
+            who,
+            code,
+            function.filter(|_| is_known),
+        ))
     }
 
     fn failed(&self, code: &ErrorCode) {
@@ -104,7 +112,7 @@ impl<'a> Record<'a> {
             | ErrorCode::Unauthorized
             | ErrorCode::Forbidden
             | ErrorCode::RateLimited => Level::WARN,
-            // Held locks, timeouts and mistakes of callers are a server's daily life.
+            // Held locks, timeouts and mistakes of callers are normal.
             _ => Level::INFO,
         };
         let label = match code {
@@ -143,8 +151,7 @@ impl<'a> Record<'a> {
         self.id.as_ref().map(|id| for_log(id.as_str()))
     }
 
-    /// Counts the request, and writes its line at that level, if there is one. `label` is the code as the metrics have it, none
-    /// for a success.
+    /// Counts the request, and writes its line, if it has a level. `label` is the code in the metrics, `None` for a success.
     fn write(&self, code: &str, label: Option<&str>, level: Option<Level>) {
         let took = self.received.elapsed();
         if span::is_traced() {
@@ -154,7 +161,7 @@ impl<'a> Record<'a> {
         self.server.metrics.request(metrics, label, took);
         macro_rules! line {
             ($level:ident) => {
-                // What a line is made of costs more than the rest of a request.
+                // The fields of a line cost more than the rest of a request.
                 if tracing::enabled!(target: LOG, Level::$level) {
                     self.write_line(code, Level::$level, took);
                 }
@@ -180,7 +187,7 @@ impl<'a> Record<'a> {
             .collect();
         let lock = (!locks.is_empty()).then(|| locks.join(", "));
         let caller = self.caller.as_ref().map(forrst_lock::Caller::as_str);
-        // Of a request that is refused, one wants to know where it came from.
+        // The address matters only if a request is refused.
         let from = self.from.as_deref().filter(|_| level == Level::WARN);
         // To three decimals.
         let duration_ms = took.as_micros() as f64 / 1000.0;
@@ -208,10 +215,10 @@ impl<'a> Record<'a> {
     }
 }
 
-impl Drop for Record<'_> {
+impl Drop for RequestLog<'_> {
     fn drop(&mut self) {
-        if !self.is_answered {
-            self.write(HUNG_UP, Some(HUNG_UP), Some(Level::INFO));
+        if !self.is_finished {
+            self.write(DISCONNECTED, Some(DISCONNECTED), Some(Level::INFO));
         }
     }
 }

@@ -1,7 +1,6 @@
 //! `atomicLock`: the function runs while the caller holds a lock, and only then.
 //!
-//! This is the one place where the wire and the lock domain meet: options become a name, an owner and a ttl, and outcomes
-//! become answers.
+//! Only here do the wire format and the lock domain meet: options become a claim, and outcomes become answers.
 
 mod keys;
 mod options;
@@ -89,7 +88,7 @@ impl Around for LockedCall {
 
 impl LockedCall {
     async fn acquire(&self, context: &Context, server: &Core) -> Result<LeaseGuard, ErrorObject> {
-        // A lock for a function that is not going to run would be held for nothing.
+        // The function would not run, so no lock is taken for it.
         if server.stop.is_stopped() {
             return Err(stopping());
         }
@@ -106,7 +105,7 @@ impl LockedCall {
                         error = exceeded(deadline.as_deref()) => Err(error),
                     }
                 };
-                // Boxed, since most calls do not come here.
+                // Boxed to keep the future small: most calls need not wait.
                 Box::pin(wait).await
             }
         };
@@ -118,7 +117,7 @@ impl LockedCall {
         })
     }
 
-    /// Runs the function under the lock, and gives it back.
+    /// Runs the function under the lock, and releases or keeps it.
     async fn run_locked(
         self: Box<Self>,
         mut guard: LeaseGuard,
@@ -129,17 +128,17 @@ impl LockedCall {
         let (call, deadline) = (context.call.clone(), context.deadline.clone());
         let running = next.run(context);
         let outcome = if self.options.renew {
-            Box::pin(while_trusted(running, &call, &server, &mut guard)).await
+            Box::pin(run_renewed(running, &call, &server, &mut guard)).await
         } else {
             running.await
         };
-        // The caller of a call whose deadline has passed gets an error, and never learns the token.
+        // After the deadline, the caller gets an error without the owner token, so it could not release a lock that is kept.
         let is_late = outcome.is_past_deadline || deadline.is_some_and(|d| d.has_been_answered());
         let is_kept = !self.options.auto_release && !is_late;
-        let times = Times::read(call.received, &guard);
-        let lease = give_back(guard, is_kept).await;
+        let times = LeaseTimes::read(call.received, &guard);
+        let lease = release_or_keep(guard, is_kept).await;
         if is_kept {
-            server.held.lasts(&lease, times.remaining);
+            server.held.set_remaining(&lease, times.remaining);
         } else {
             server.held.ended(&lease);
         }
@@ -147,8 +146,8 @@ impl LockedCall {
     }
 }
 
-/// Runs a function whose lock is renewed as long as its caller is known.
-async fn while_trusted(
+/// Runs a function whose lock is renewed until its caller is revoked.
+async fn run_renewed(
     mut running: BoxFuture<'static, Outcome>,
     call: &CallInfo,
     server: &Core,
@@ -158,7 +157,7 @@ async fn while_trusted(
         biased;
         outcome = running.as_mut() => outcome,
         _ = server.access.revoked(&call.credential) => {
-            // The lease ends by its clock, and the function learns of it by its notice of loss.
+            // The lease expires, and the function gets its loss notice.
             tracing::warn!(fence = %guard.lease().fence, "the caller was revoked: its lock is not renewed");
             guard.stop_renewal();
             running.await
@@ -166,7 +165,7 @@ async fn while_trusted(
     }
 }
 
-async fn give_back(guard: LeaseGuard, is_kept: bool) -> Lease {
+async fn release_or_keep(guard: LeaseGuard, is_kept: bool) -> Lease {
     if is_kept {
         return guard.keep();
     }
@@ -177,13 +176,13 @@ async fn give_back(guard: LeaseGuard, is_kept: bool) -> Lease {
             tracing::warn!(fence = %lease.fence, ?why, "a lock was lost before its function ended");
         }
         ReleaseOutcome::Pending(error) => {
-            tracing::warn!(fence = %lease.fence, %error, "a lock could not be released yet");
+            tracing::warn!(fence = %lease.fence, %error, "a lock could not be released yet: the release is retried");
         }
     }
     lease
 }
 
-/// Takes the lock as the options say. Dropped, it leaves nothing behind.
+/// Acquires the lock. If it is dropped, the call is rolled back.
 pub(crate) async fn acquire(
     server: &Core,
     context: &Context,
@@ -192,8 +191,8 @@ pub(crate) async fn acquire(
     let caller = context.call.caller.name();
     let attempt = options.attempt.as_ref();
     let attempt = attempt.map(|attempt| (&options.owner, attempt));
-    let asked = server.held.ask(caller, &options.keys.locks, attempt);
-    let Some(asked) = asked else {
+    let permits = server.held.reserve(caller, &options.keys.locks, attempt);
+    let Some(permits) = permits else {
         server.metrics.refused(Refusal::Locks);
         return Err(too_many_locks(options, server.limits.max_locks_per_caller));
     };
@@ -227,9 +226,9 @@ pub(crate) async fn acquire(
     };
     match acquired.map_err(|error| failed(error, options))? {
         AcquireOutcome::Granted(guard) => {
-            asked.granted(|| {
+            permits.granted(|| {
                 let time = if options.renew {
-                    WHILE_IT_RUNS
+                    UNTIL_RELEASED
                 } else {
                     // Not the ttl: a repeated attempt gets the lease of the first call.
                     guard.remaining()
@@ -242,19 +241,19 @@ pub(crate) async fn acquire(
     }
 }
 
-/// A lock that is renewed counts until its function has ended, however long that takes.
-const WHILE_IT_RUNS: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// A renewed lock counts until its function has ended, however long that takes.
+const UNTIL_RELEASED: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// How long the server has had the request, and what is left of its lease.
+/// The time since the request was received, and the remaining time of its lease.
 ///
-/// A client takes both together for the time from its request to the end of the lease. So they may be too little, and never too much.
+/// A client adds both to the time of its request to get the end of the lease. So they may be too small, but never too large.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Times {
+pub(crate) struct LeaseTimes {
     elapsed: Duration,
     remaining: Duration,
 }
 
-impl Times {
+impl LeaseTimes {
     pub(crate) fn read(received: Instant, guard: &LeaseGuard) -> Self {
         let now = Instant::now();
         Self {
@@ -264,7 +263,7 @@ impl Times {
     }
 }
 
-/// The data of a lock that was not taken.
+/// The data of a lock that was not granted.
 fn refused_data(options: &LockOptions) -> RawObject<'static> {
     let mut data = ObjectWriter::with_capacity(USUAL_DATA);
     options.keys.write_as_sent(&mut data);
@@ -272,11 +271,11 @@ fn refused_data(options: &LockOptions) -> RawObject<'static> {
     data.finish()
 }
 
-/// The data of a lock that was taken.
+/// The data of a lock that was granted.
 pub(crate) fn acquired_data(
     options: &LockOptions,
     lease: &Lease,
-    times: Times,
+    times: LeaseTimes,
 ) -> RawObject<'static> {
     let mut data = ObjectWriter::with_capacity(USUAL_DATA);
     options.keys.write_as_sent(&mut data);
@@ -286,14 +285,14 @@ pub(crate) fn acquired_data(
     data.string("scope", options.scope.as_str());
     data.plain("expires_at", WireTime(lease.expires_at));
     data.plain("fence", lease.fence);
-    // Both rounded down.
+    // Both are rounded down.
     data.number("ttl_remaining_ms", whole_millis(times.remaining));
     data.number("elapsed_ms", whole_millis(times.elapsed));
     options.keys.write_full_keys(&mut data);
     data.finish()
 }
 
-/// What the data of a lock nearly always fits into.
+/// Enough bytes for the data of nearly every lock.
 const USUAL_DATA: usize = 384;
 
 fn whole_millis(time: Duration) -> u64 {

@@ -1,4 +1,6 @@
-//! `deadline`: the call ends when its caller stops caring.
+//! `deadline`: the call ends when its time is up.
+//!
+//! The wait for a lock and the function stop at the deadline themselves; the extension answers the caller in any case.
 
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
@@ -13,10 +15,10 @@ use super::{Around, Extension, ExtensionCall, Next, Outcome};
 use crate::Context;
 use crate::fields::Fields;
 
-/// How long after its deadline a call that does not react is still waited for.
+/// How long after its deadline to wait for a call that has not stopped.
 const GRACE: StdDuration = StdDuration::from_millis(250);
-/// A deadline further away than this is as good as none, and would overflow a clock.
-const FAR_AWAY: StdDuration = StdDuration::from_secs(365 * 24 * 60 * 60);
+/// Later deadlines are cut off here, because they would overflow the clock.
+const MAX_TIME: StdDuration = StdDuration::from_secs(365 * 24 * 60 * 60);
 
 pub(crate) struct DeadlineExtension;
 
@@ -32,14 +34,14 @@ impl Extension for DeadlineExtension {
     fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors> {
         let at = call.pointer().key("options");
         let limit = read(Fields::read(call.options, at))?;
-        Ok(Box::new(Run {
+        Ok(Box::new(DeadlineCall {
             urn: call.urn.clone(),
             limit,
         }))
     }
 }
 
-/// What the caller asked for.
+/// The deadline as the caller specified it.
 enum Limit {
     After(Duration, StdDuration),
     At(String, DateTime<Utc>),
@@ -90,11 +92,11 @@ impl Deadline {
         Self {
             specified,
             received,
-            at: received + left.min(FAR_AWAY),
+            at: received + left.min(MAX_TIME),
         }
     }
 
-    /// So long after the request was received.
+    /// A deadline at this time after the request was received.
     pub(crate) fn after(time: StdDuration, received: Instant) -> Self {
         Self::new(&Limit::After(Duration::from_std(time), time), received)
     }
@@ -103,7 +105,7 @@ impl Deadline {
         self.at
     }
 
-    /// The error, if it has passed.
+    /// Fails with the error of the answer if it has passed.
     pub(crate) fn check(&self) -> Result<(), ErrorObject> {
         match self.at <= Instant::now() {
             true => Err(self.error()),
@@ -111,12 +113,12 @@ impl Deadline {
         }
     }
 
-    /// Whether its caller has been told by now that it has passed, whatever the call still does.
+    /// Whether the caller has got the error by now, even if the call still runs.
     pub(crate) fn has_been_answered(&self) -> bool {
         self.at + GRACE <= Instant::now()
     }
 
-    /// Waits for it, and says so.
+    /// Waits until it has passed, and returns the error.
     pub(crate) async fn passed(&self) -> ErrorObject {
         sleep_until(self.at).await;
         self.error()
@@ -149,20 +151,20 @@ pub(crate) fn millis(time: StdDuration) -> Duration {
     Duration::millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
-struct Run {
+struct DeadlineCall {
     urn: Urn,
     limit: Limit,
 }
 
 #[async_trait]
-impl Around for Run {
+impl Around for DeadlineCall {
     async fn run(self: Box<Self>, mut context: Context, next: Next) -> Outcome {
         let deadline = Arc::new(Deadline::new(&self.limit, context.call.received));
         context.deadline = Some(deadline.clone());
         let outcome = if let Err(error) = deadline.check() {
             next.fail(context, error).await
         } else {
-            // The wait and the function mind the deadline themselves; this is for one that blocks its thread.
+            // The wait and the function stop at the deadline themselves; the timeout is for a function that blocks its thread.
             let outcome = timeout_at(deadline.at + GRACE, next.run(context)).await;
             outcome.unwrap_or_else(|_| Outcome::failure(deadline.error()))
         };

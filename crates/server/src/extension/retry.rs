@@ -1,4 +1,4 @@
-//! `retry`: a caller whose request failed learns whether and when to try again.
+//! `retry`: the answer to a failed request says whether and when to retry it.
 
 use std::time::Duration as StdDuration;
 
@@ -29,18 +29,18 @@ impl Extension for Retry {
 
     fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors> {
         Fields::read(call.options, call.pointer().key("options")).finish()?;
-        Ok(Box::new(Run {
+        Ok(Box::new(RetryCall {
             urn: call.urn.clone(),
         }))
     }
 }
 
-struct Run {
+struct RetryCall {
     urn: Urn,
 }
 
 #[async_trait]
-impl Around for Run {
+impl Around for RetryCall {
     async fn run(self: Box<Self>, context: Context, next: Next) -> Outcome {
         let outcome = next.run(context).await;
         match &outcome.result {
@@ -53,7 +53,7 @@ impl Around for Run {
     }
 }
 
-/// A request with several errors may be repeated if each of them may pass.
+/// A request with several errors may be retried if all of them are retryable.
 pub(crate) fn guidance(errors: &Errors) -> Value {
     if !errors.iter().all(|error| error.code.is_retryable()) {
         return json!({"allowed": false});
@@ -68,7 +68,7 @@ pub(crate) fn guidance(errors: &Errors) -> Value {
         ErrorCode::Unavailable => ("exponential", StdDuration::from_secs(1), 5),
         _ => ("exponential", StdDuration::from_secs(1), 3),
     };
-    // An error may have a hint of its own.
+    // An error with a `retry_after` of its own is more precise.
     let after = retry_after(first).unwrap_or(after);
     json!({
         "allowed": true,

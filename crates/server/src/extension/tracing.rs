@@ -1,4 +1,4 @@
-//! `tracing`: the call is part of a trace that spans services.
+//! `tracing`: the call becomes a span in a trace across services, from the options or from a W3C `traceparent` header.
 
 use std::sync::Arc;
 
@@ -37,23 +37,23 @@ impl Extension for Tracing {
                 Trace::read(Fields::read(options, at))?
             }
         };
-        Ok(Box::new(Run {
+        Ok(Box::new(TracedCall {
             urn: call.index.map(|_| call.urn.clone()),
             trace,
         }))
     }
 }
 
-/// A place in a trace: what a function passes on in calls to others.
+/// The position of a call in a trace, which a function propagates in its calls to other services.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
-    /// The trace.
+    /// The id of the trace.
     pub trace_id: String,
-    /// This call.
+    /// The id of this call's span.
     pub span_id: String,
-    /// The call that made this call.
+    /// The span of the calling service.
     pub parent_span_id: Option<String>,
-    /// What travels along, as the caller wrote it.
+    /// The baggage, as the caller sent it.
     pub baggage: RawObject<'static>,
 }
 
@@ -70,13 +70,13 @@ impl Trace {
         fields.finish_open()?;
         Ok(Self {
             trace_id: trace_id.unwrap_or_default(),
-            span_id: fresh_span_id(),
+            span_id: random_span_id(),
             parent_span_id: caller,
             baggage: baggage.map(RawObject::into_owned).unwrap_or_default(),
         })
     }
 
-    /// Reads a W3C `traceparent`, `00-<32 hex>-<16 hex>-<2 hex>`; none when it is not one.
+    /// Parses a W3C `traceparent`, `00-<32 hex>-<16 hex>-<2 hex>`; `None` if it is invalid.
     pub(crate) fn from_traceparent(header: &str) -> Option<Self> {
         let parts: Vec<&str> = header.trim().split('-').collect();
         let [version, trace_id, parent, flags, ..] = parts[..] else {
@@ -89,8 +89,8 @@ impl Trace {
                     .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
         };
         let is_zero = |text: &str| text.bytes().all(|b| b == b'0');
-        let is_known = version != "ff" && (parts.len() == 4 || version != "00");
-        let is_valid = is_known
+        let is_supported = version != "ff" && (parts.len() == 4 || version != "00");
+        let is_valid = is_supported
             && is_hex(version, 2)
             && is_hex(trace_id, 32)
             && is_hex(parent, 16)
@@ -99,26 +99,26 @@ impl Trace {
             && !is_zero(parent);
         is_valid.then(|| Self {
             trace_id: trace_id.to_owned(),
-            span_id: fresh_span_id(),
+            span_id: random_span_id(),
             parent_span_id: Some(parent.to_owned()),
             baggage: RawObject::default(),
         })
     }
 }
 
-/// Sixteen hexadecimal digits, as in W3C trace context.
-fn fresh_span_id() -> String {
+/// A random span id: 16 hexadecimal digits, as in W3C trace context.
+fn random_span_id() -> String {
     format!("{:016x}", uuid::Uuid::new_v4().as_u64_pair().1)
 }
 
-struct Run {
+struct TracedCall {
     /// `None` for a trace that the request has joined by its header alone.
     urn: Option<Urn>,
     trace: Trace,
 }
 
 #[async_trait]
-impl Around for Run {
+impl Around for TracedCall {
     async fn run(self: Box<Self>, mut context: Context, next: Next) -> Outcome {
         let Self { urn, trace } = *self;
         let received = context.call.received;
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_traceparent_is_read_strictly() {
+    fn a_traceparent_is_parsed_strictly() {
         let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let trace = Trace::from_traceparent(good).unwrap();
         assert_eq!(trace.trace_id, "4bf92f3577b34da6a3ce929d0e0e4736");

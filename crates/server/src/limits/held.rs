@@ -1,4 +1,7 @@
-//! How many locks each caller holds through this node.
+//! The limit of locks for each caller: how many it holds, or waits for, through this node.
+//!
+//! A call reserves permits for its keys before it asks the store. A grant turns them into held keys, which count until their lease
+//! ends.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,31 +10,32 @@ use std::time::Duration;
 use forrst_lock::{Attempt, Caller as CallerName, Fence, Lease, LockName, Locks, Owner, Share};
 use tokio::time::Instant;
 
-/// The locks of each caller that were taken here. A lease counts once for each of its keys.
+/// The locks that each caller has acquired through this node. A lease counts once for each of its keys.
 ///
-/// A lock that is released through another node counts until its lease would have ended, or until the caller has taken it anew.
+/// A lock that is released through another node counts until its lease would have expired, or until the caller takes that key
+/// exclusively again.
 #[derive(Debug)]
 pub(crate) struct HeldLocks {
-    most: Option<usize>,
-    callers: Mutex<Callers>,
+    max: Option<usize>,
+    callers: Mutex<CallerTallies>,
 }
 
 #[derive(Debug, Default)]
-struct Callers {
+struct CallerTallies {
     tallies: HashMap<Option<CallerName>, Tally>,
-    /// How often a tally was asked since the last eviction.
-    asked: u32,
+    /// How many calls have reserved permits since the last eviction.
+    calls: u32,
 }
 
-/// How many locks are asked for between two evictions.
+/// How many calls reserve permits between two evictions.
 const EVICT_EVERY: u32 = 1024;
 
-impl Callers {
+impl CallerTallies {
     fn tally(&mut self, caller: Option<&CallerName>) -> &mut Tally {
         self.tallies.entry(caller.cloned()).or_default()
     }
 
-    /// Changes the tally of a caller that has one, and forgets it when nothing is left in it.
+    /// Changes the tally of a caller, if it has one, and removes it when it is empty.
     fn change(&mut self, caller: &Option<CallerName>, change: impl FnOnce(&mut Tally)) {
         if let Some(tally) = self.tallies.get_mut(caller) {
             change(tally);
@@ -41,13 +45,13 @@ impl Callers {
         }
     }
 
-    /// Forgets leases that have run out, and the callers that have nothing else, every so often.
+    /// Every so often, removes expired leases, and callers without anything else.
     fn evict(&mut self) {
-        self.asked += 1;
-        if self.asked < EVICT_EVERY {
+        self.calls += 1;
+        if self.calls < EVICT_EVERY {
             return;
         }
-        self.asked = 0;
+        self.calls = 0;
         let now = Instant::now();
         self.tallies.retain(|_, tally| {
             tally.forget_expired(now);
@@ -58,26 +62,26 @@ impl Callers {
 
 #[derive(Debug, Default)]
 struct Tally {
-    /// Keys that are asked for, and not granted yet.
-    asked: usize,
-    /// The attempts that have calls under way.
-    attempts: HashMap<AttemptId, AskedAttempt>,
+    /// The number of keys that calls have reserved, and not been granted yet.
+    reserved: usize,
+    /// The attempts with calls under way.
+    attempts: HashMap<AttemptId, PendingAttempt>,
     /// Each key of each lease.
-    held: BTreeMap<(LockName, Fence), Held>,
+    held: BTreeMap<(LockName, Fence), HeldKey>,
 }
 
-/// An attempt as the store tells it from others.
+/// What identifies an attempt in the store.
 type AttemptId = (Locks, Owner, Attempt);
 
-/// The calls of an attempt share one position, so its keys are asked for once, until the last of them has ended.
+/// The calls of an attempt share one queue position, so its keys are reserved once, until the last call has ended.
 #[derive(Debug, Default)]
-struct AskedAttempt {
+struct PendingAttempt {
     calls: usize,
-    keys: usize,
+    reserved: usize,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldKey {
     locks: Locks,
     owner: Owner,
     attempt: Option<Attempt>,
@@ -86,15 +90,15 @@ struct Held {
 
 impl Tally {
     fn is_empty(&self) -> bool {
-        self.asked == 0 && self.attempts.is_empty() && self.held.is_empty()
+        self.reserved == 0 && self.attempts.is_empty() && self.held.is_empty()
     }
 
-    fn has_room_for(&self, keys: usize, most: usize) -> bool {
-        self.asked + self.held.len() + keys <= most
+    fn has_room_for(&self, keys: usize, max: usize) -> bool {
+        self.reserved + self.held.len() + keys <= max
     }
 
     /// The leases on a key.
-    fn on(&self, name: &LockName) -> impl Iterator<Item = (Fence, &Held)> {
+    fn leases_on(&self, name: &LockName) -> impl Iterator<Item = (Fence, &HeldKey)> {
         let all = (name.clone(), Fence::FIRST)..=(name.clone(), Fence::MAX);
         let on_it = self.held.range(all);
         on_it.map(|((_, fence), held)| (*fence, held))
@@ -102,57 +106,57 @@ impl Tally {
 
     fn knows(&self, attempt: &AttemptId) -> bool {
         let (locks, owner, name) = attempt;
-        let is_it = |held: &Held| {
+        let is_it = |held: &HeldKey| {
             held.attempt.as_ref() == Some(name) && held.owner == *owner && held.locks == *locks
         };
-        let mut held = self.on(locks.first());
+        let mut held = self.leases_on(locks.first());
         self.attempts.contains_key(attempt) || held.any(|(_, held)| is_it(held))
     }
 
-    /// Room for the keys of one more call. One that repeats an attempt needs none.
-    fn ask(&mut self, mut keys: usize, attempt: Option<&AttemptId>, most: usize) -> bool {
+    /// Reserves the keys of a call, if there is room for them. A call that repeats an attempt needs no room.
+    fn reserve(&mut self, mut keys: usize, attempt: Option<&AttemptId>, max: usize) -> bool {
         if attempt.is_some_and(|attempt| self.knows(attempt)) {
             keys = 0;
-        } else if !self.has_room_for(keys, most) {
+        } else if !self.has_room_for(keys, max) {
             self.forget_expired(Instant::now());
-            if !self.has_room_for(keys, most) {
+            if !self.has_room_for(keys, max) {
                 return false;
             }
         }
-        self.asked += keys;
+        self.reserved += keys;
         if let Some(attempt) = attempt {
-            let asked = self.attempts.entry(attempt.clone()).or_default();
-            asked.calls += 1;
-            asked.keys += keys;
+            let pending = self.attempts.entry(attempt.clone()).or_default();
+            pending.calls += 1;
+            pending.reserved += keys;
         }
         true
     }
 
-    /// A call has ended.
-    fn answered(&mut self, keys: usize, attempt: Option<&AttemptId>) {
+    /// Ends a call, and its reservation if no other call of its attempt is under way.
+    fn end_call(&mut self, keys: usize, attempt: Option<&AttemptId>) {
         let Some(attempt) = attempt else {
-            self.asked -= keys;
+            self.reserved -= keys;
             return;
         };
-        if let Some(asked) = self.attempts.get_mut(attempt) {
-            asked.calls -= 1;
-            if asked.calls == 0 {
-                self.asked -= asked.keys;
+        if let Some(pending) = self.attempts.get_mut(attempt) {
+            pending.calls -= 1;
+            if pending.calls == 0 {
+                self.reserved -= pending.reserved;
                 self.attempts.remove(attempt);
             }
         }
     }
 
     fn grant(&mut self, lease: &Lease, attempt: Option<&AttemptId>, until: Instant) {
-        // Its keys are held now, and not asked for any more by those of its calls that have no answer yet.
-        if let Some(asked) = attempt.and_then(|attempt| self.attempts.get_mut(attempt)) {
-            self.asked -= std::mem::take(&mut asked.keys);
+        // Its keys are held now, so the other calls of the attempt no longer reserve them.
+        if let Some(pending) = attempt.and_then(|attempt| self.attempts.get_mut(attempt)) {
+            self.reserved -= std::mem::take(&mut pending.reserved);
         }
         for (name, share) in lease.locks.as_slice() {
             if *share == Share::EXCLUSIVE {
                 self.forget_others_on(name, lease.fence);
             }
-            let held = Held {
+            let held = HeldKey {
                 locks: lease.locks.clone(),
                 owner: lease.owner.clone(),
                 attempt: attempt.map(|(_, _, attempt)| attempt.clone()),
@@ -162,9 +166,9 @@ impl Tally {
         }
     }
 
-    /// There is no other lease beside an exclusive one: those that are still here were released through another node.
+    /// No other lease exists beside an exclusive one: earlier ones in the tally were released through another node.
     fn forget_others_on(&mut self, name: &LockName, fence: Fence) {
-        let others = self.on(name).filter(|(own, _)| *own < fence);
+        let others = self.leases_on(name).filter(|(own, _)| *own < fence);
         let others: Vec<(Fence, Locks)> = others
             .map(|(fence, held)| (fence, held.locks.clone()))
             .collect();
@@ -185,35 +189,35 @@ impl Tally {
 }
 
 impl HeldLocks {
-    pub(crate) fn new(most: Option<usize>) -> Self {
+    pub(crate) fn new(max: Option<usize>) -> Self {
         Self {
-            most,
+            max,
             callers: Mutex::default(),
         }
     }
 
-    /// Permits for the keys of one more lease; none when the caller would have more than is allowed.
+    /// Reserves permits for the keys of a call; `None` if the caller would have more than is allowed.
     ///
-    /// A call that repeats an attempt needs none: it shares the position, or the lease, of the first.
-    pub(crate) fn ask(
+    /// A call that repeats an attempt needs none: it shares the queue position, or the lease, of the first.
+    pub(crate) fn reserve(
         self: &Arc<Self>,
         caller: Option<&CallerName>,
         locks: &Locks,
         attempt: Option<(&Owner, &Attempt)>,
-    ) -> Option<Asked> {
+    ) -> Option<KeyPermits> {
         let keys = locks.names().len();
-        let Some(most) = self.most else {
-            return Some(Asked(None));
+        let Some(max) = self.max else {
+            return Some(KeyPermits(None));
         };
         let attempt =
             attempt.map(|(owner, attempt)| (locks.clone(), owner.clone(), attempt.clone()));
         let mut callers = self.callers();
         callers.evict();
         let tally = callers.tally(caller);
-        if !tally.ask(keys, attempt.as_ref(), most) {
+        if !tally.reserve(keys, attempt.as_ref(), max) {
             return None;
         }
-        Some(Asked(Some(Counted {
+        Some(KeyPermits(Some(CountedPermits {
             tallies: self.clone(),
             caller: caller.cloned(),
             keys,
@@ -221,9 +225,9 @@ impl HeldLocks {
         })))
     }
 
-    /// The lease now ends so much later than this moment.
-    pub(crate) fn lasts(&self, lease: &Lease, time: Duration) {
-        if self.most.is_none() {
+    /// Sets the remaining time of a lease.
+    pub(crate) fn set_remaining(&self, lease: &Lease, time: Duration) {
+        if self.max.is_none() {
             return;
         }
         self.callers().change(&lease.caller, |tally| {
@@ -235,9 +239,9 @@ impl HeldLocks {
         });
     }
 
-    /// The lease has ended.
+    /// Removes a lease that has ended.
     pub(crate) fn ended(&self, lease: &Lease) {
-        if self.most.is_none() {
+        if self.max.is_none() {
             return;
         }
         self.callers().change(&lease.caller, |tally| {
@@ -245,28 +249,28 @@ impl HeldLocks {
         });
     }
 
-    fn callers(&self) -> MutexGuard<'_, Callers> {
+    fn callers(&self) -> MutexGuard<'_, CallerTallies> {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A lease that was asked for. Dropped, it is asked for no more.
+/// The permits of one call. They are freed when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Asked(Option<Counted>);
+pub(crate) struct KeyPermits(Option<CountedPermits>);
 
-/// Only where there is a limit: all threads count the references to the tallies in one place.
+/// Only if there is a limit, because all threads share the reference count of the tallies.
 #[derive(Debug)]
-struct Counted {
+struct CountedPermits {
     tallies: Arc<HeldLocks>,
     caller: Option<CallerName>,
     keys: usize,
     attempt: Option<AttemptId>,
 }
 
-impl Asked {
-    /// It was granted: the lease, and how long that lasts from now on.
+impl KeyPermits {
+    /// Counts the keys as held: by this lease, for this time from now on.
     pub(crate) fn granted(self, lease: impl FnOnce() -> (Lease, Duration)) {
-        if let Some(Counted {
+        if let Some(CountedPermits {
             tallies,
             caller,
             attempt,
@@ -281,11 +285,11 @@ impl Asked {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedPermits {
     fn drop(&mut self) {
         let mut callers = self.tallies.callers();
         let attempt = self.attempt.as_ref();
-        callers.change(&self.caller, |tally| tally.answered(self.keys, attempt));
+        callers.change(&self.caller, |tally| tally.end_call(self.keys, attempt));
     }
 }
 
@@ -323,34 +327,34 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn at_most(most: usize) -> Arc<HeldLocks> {
-        Arc::new(HeldLocks::new(Some(most)))
+    fn at_most(max: usize) -> Arc<HeldLocks> {
+        Arc::new(HeldLocks::new(Some(max)))
     }
 
-    fn ask(tallies: &Arc<HeldLocks>, lease: &Lease) -> Option<Asked> {
-        tallies.ask(lease.caller.as_ref(), &lease.locks, None)
+    fn reserve(tallies: &Arc<HeldLocks>, lease: &Lease) -> Option<KeyPermits> {
+        tallies.reserve(lease.caller.as_ref(), &lease.locks, None)
     }
 
-    fn attempt(tallies: &Arc<HeldLocks>, lease: &Lease, attempt: &str) -> Option<Asked> {
+    fn attempt(tallies: &Arc<HeldLocks>, lease: &Lease, attempt: &str) -> Option<KeyPermits> {
         let attempt = Attempt::parse(attempt).unwrap();
-        let by = Some((&lease.owner, &attempt));
-        tallies.ask(lease.caller.as_ref(), &lease.locks, by)
+        let attempt = Some((&lease.owner, &attempt));
+        tallies.reserve(lease.caller.as_ref(), &lease.locks, attempt)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn callers_that_have_no_locks_any_more_are_forgotten() {
+    async fn callers_without_locks_are_evicted() {
         let tallies = at_most(10);
         for number in 0..5_000 {
             let lease = lease(number, &["k"], 1);
-            let asked = attempt(&tallies, &lease, "one").unwrap();
+            let permits = attempt(&tallies, &lease, "one").unwrap();
             match number % 3 {
-                0 => drop(asked),
+                0 => drop(permits),
                 1 => {
-                    asked.granted(|| (lease.clone(), SECOND));
+                    permits.granted(|| (lease.clone(), SECOND));
                     tallies.ended(&lease);
                 }
                 // Never released.
-                _ => asked.granted(|| (lease.clone(), SECOND)),
+                _ => permits.granted(|| (lease.clone(), SECOND)),
             }
             advance(Duration::from_millis(10)).await;
         }
@@ -364,83 +368,86 @@ mod tests {
         let set = lease(1, &["a", "b", "c"], 1);
         let pair = lease(1, &["d", "e"], 2);
         let single = lease(1, &["d"], 3);
-        let asked = ask(&tallies, &set).unwrap();
+        let permits = reserve(&tallies, &set).unwrap();
         assert!(
-            ask(&tallies, &pair).is_none(),
+            reserve(&tallies, &pair).is_none(),
             "five keys, three of them waiting"
         );
-        asked.granted(|| (set.clone(), SECOND));
+        permits.granted(|| (set.clone(), SECOND));
         assert!(
-            ask(&tallies, &pair).is_none(),
+            reserve(&tallies, &pair).is_none(),
             "five keys, three of them held"
         );
-        ask(&tallies, &single)
+        reserve(&tallies, &single)
             .unwrap()
             .granted(|| (single.clone(), SECOND));
-        assert!(ask(&tallies, &single).is_none());
+        assert!(reserve(&tallies, &single).is_none());
         tallies.ended(&set);
-        ask(&tallies, &pair)
+        reserve(&tallies, &pair)
             .unwrap()
             .granted(|| (pair.clone(), SECOND));
         advance(SECOND).await;
-        assert!(ask(&tallies, &set).is_some(), "all of them have run out");
+        assert!(
+            reserve(&tallies, &set).is_some(),
+            "all of them have expired"
+        );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn leases_that_share_a_key_count_each() {
+    async fn each_lease_on_a_shared_key_counts() {
         let tallies = at_most(2);
         let first = lease(1, &["a"], 1);
         let second = lease(1, &["a"], 2);
         for lease in [&first, &second] {
-            ask(&tallies, lease)
+            reserve(&tallies, lease)
                 .unwrap()
                 .granted(|| (lease.clone(), SECOND));
         }
-        assert!(ask(&tallies, &first).is_none());
+        assert!(reserve(&tallies, &first).is_none());
         tallies.ended(&first);
-        assert!(ask(&tallies, &first).is_some());
+        assert!(reserve(&tallies, &first).is_some());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_exclusive_lease_shows_that_earlier_ones_of_its_key_have_ended() {
+    async fn an_exclusive_lease_removes_earlier_ones_of_its_key() {
         let tallies = at_most(4);
         let exclusive = |keys: &[&str], fence| lease_of(Share::EXCLUSIVE, 1, keys, fence);
         // Released through another node, both of them.
         for lease in [exclusive(&["a", "b"], 1), exclusive(&["b", "c"], 2)] {
-            ask(&tallies, &lease)
+            reserve(&tallies, &lease)
                 .unwrap()
                 .granted(|| (lease.clone(), SECOND));
         }
         let pair = exclusive(&["d", "e"], 3);
-        ask(&tallies, &pair)
+        reserve(&tallies, &pair)
             .unwrap()
             .granted(|| (pair.clone(), SECOND));
-        assert!(ask(&tallies, &exclusive(&["f"], 4)).is_none());
+        assert!(reserve(&tallies, &exclusive(&["f"], 4)).is_none());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_repeated_attempt_needs_no_room() {
+    async fn a_repeated_attempt_needs_no_permits() {
         let tallies = at_most(2);
         let set = lease(1, &["a", "b"], 1);
         let first = attempt(&tallies, &set, "one").unwrap();
-        let second = attempt(&tallies, &set, "one").expect("they share a position");
+        let second = attempt(&tallies, &set, "one").expect("both share a queue position");
         assert!(attempt(&tallies, &set, "other").is_none());
         drop(first);
         assert!(
-            ask(&tallies, &set).is_none(),
+            reserve(&tallies, &set).is_none(),
             "the second call waits for it"
         );
         second.granted(|| (set.clone(), SECOND));
         let again = attempt(&tallies, &set, "one").expect("it has the lease");
         drop(again);
         assert!(attempt(&tallies, &set, "other").is_none());
-        assert!(ask(&tallies, &set).is_none());
+        assert!(reserve(&tallies, &set).is_none());
         tallies.ended(&set);
-        assert!(ask(&tallies, &set).is_some());
+        assert!(reserve(&tallies, &set).is_some());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_attempt_with_other_keys_is_no_repetition() {
+    async fn an_attempt_with_other_keys_is_not_a_repetition() {
         let tallies = at_most(2);
         let _waiting = attempt(&tallies, &lease(1, &["a"], 1), "one").unwrap();
         let more = lease(1, &["a", "b"], 1);

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::Server;
 use crate::access::Access;
 use crate::context::Values;
-use crate::core::{Core, Extensions, Refusals};
+use crate::core::{Core, Extensions, RefusalLog};
 use crate::extension::Extension;
 use crate::limits::{HeldLocks, Limits, RateLimit};
 use crate::metrics::{Activity, Metered, Metrics, ReadCount};
@@ -243,7 +243,7 @@ impl ServerBuilder {
             registry,
             extensions,
             audit: self.audit,
-            refusals: Refusals::default(),
+            refusals: RefusalLog::default(),
             metrics,
             activity: Activity::default(),
             keys,
@@ -254,7 +254,7 @@ impl ServerBuilder {
             state: self.state,
         });
         Activity::watch(&core);
-        Refusals::watch(&core);
+        RefusalLog::watch(&core);
         Ok(Server { core, listeners })
     }
 }

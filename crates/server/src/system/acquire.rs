@@ -4,7 +4,7 @@ use forrst_protocol::{ErrorCode, RawObject};
 
 use super::{CALLER, Prepared, STORE_UNAVAILABLE, Spec, call};
 use crate::context::ServedCall;
-use crate::extension::atomic_lock::{LockOptions, Times, acquire, acquired_data};
+use crate::extension::atomic_lock::{LeaseTimes, LockOptions, acquire, acquired_data};
 use crate::limits::{Limits, Refusal};
 
 pub(super) const SPEC: Spec = Spec {
@@ -40,7 +40,7 @@ fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
         let allowed = options.keys.check(&context.call.caller, options.at);
         allowed.inspect_err(|_| context.server.metrics.refused(Refusal::Forbidden))?;
         let guard = acquire(&context.server, &context, &options).await?;
-        let times = Times::read(context.call.received, &guard);
+        let times = LeaseTimes::read(context.call.received, &guard);
         let lease = guard.keep();
         Ok(acquired_data(&options, &lease, times))
     }))

@@ -31,7 +31,7 @@ fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
         let extended = context.server.locks.extend(held, ttl).await;
         match extended.map_err(|error| store_failed(&error))? {
             Ok(lease) => {
-                context.server.held.lasts(&lease, ttl.as_duration());
+                context.server.held.set_remaining(&lease, ttl.as_duration());
                 audit_for_owner(&context, "extend", &lease).await;
                 Ok(json!({
                     "key": key.as_str(),

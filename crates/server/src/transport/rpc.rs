@@ -211,7 +211,7 @@ impl Rpc {
                     counted,
                     ..
                 } = entry.clone();
-                let caller = core.recognise(&sender.credential).inspect_err(|why| {
+                let caller = core.authenticate(&sender.credential).inspect_err(|why| {
                     core.denied("rpc.discover", None, sender.from.as_deref(), why);
                 });
                 let admitted = caller.and_then(|caller| core.admit(caller, counted));

@@ -1,4 +1,6 @@
-//! Which keys a caller asks for, and as what kind: `key` or `keys`, `mode`, `limit`.
+//! The options that name the keys of a lock and their kinds: `key` or `keys`, `mode`, `limit`.
+//!
+//! [`RequestedKeys`] are as the caller sent them, for the answer. [`NamedKeys`] add the full names, once the scope is known.
 
 use forrst_lock::{LockKey, LockName, Locks, Share};
 use forrst_protocol::{ErrorObject, Errors, FunctionName, ObjectWriter};
@@ -9,7 +11,7 @@ use crate::access::Caller;
 use crate::error::internal_error;
 use crate::fields::{Entry, Fields, from_to, one_of, parsed};
 
-/// `mode` as it was sent.
+/// The option `mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Exclusive,
@@ -28,21 +30,21 @@ impl Mode {
     }
 }
 
-/// The kind of a lock as a caller names it.
+/// The kind of a lock, as the caller sent it.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum RequestedKind {
     Mode(Mode),
     Limit(u32),
 }
 
-impl Kind {
-    /// `mode` or `limit`, which may both be missing.
+impl RequestedKind {
+    /// Reads `mode` or `limit`, which may both be missing.
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let mode = fields.optional("mode", one_of(&Mode::WORDS));
         let limit = fields.optional("limit", from_to(1, Share::MAX_LIMIT));
         match (mode, limit) {
             (Some(_), Some(_)) => {
-                fields.refuse("limit", "does not go together with `mode`");
+                fields.refuse("limit", "cannot be combined with `mode`");
                 None
             }
             (Some(mode), None) => Some(Self::Mode(mode)),
@@ -59,32 +61,32 @@ impl Kind {
     }
 }
 
-/// The keys that a caller asks for, in its own order and words.
+/// The keys that a caller requested, in its order.
 #[derive(Debug)]
-pub(crate) struct AskedKeys {
+pub(crate) struct RequestedKeys {
     keys: Keys,
-    /// Beside `key` or `keys`.
-    kind: Option<Kind>,
+    /// The kind beside `key` or `keys`; entries of `keys` may have their own.
+    kind: Option<RequestedKind>,
 }
 
 #[derive(Debug)]
 enum Keys {
     One(LockKey),
-    Several(Vec<(LockKey, Option<Kind>)>),
+    Several(Vec<(LockKey, Option<RequestedKind>)>),
 }
 
-impl AskedKeys {
-    const FEWEST: usize = 2;
+impl RequestedKeys {
+    const MIN: usize = 2;
 
-    /// The whole of one key.
+    /// One key, exclusively.
     pub(crate) fn one(key: LockKey) -> Self {
         let keys = Keys::One(key);
         Self { keys, kind: None }
     }
 
-    /// Reads `key` or `keys`, and `mode` or `limit`. Whatever is wrong is noted in `fields`.
+    /// Reads `key` or `keys`, and `mode` or `limit`. Problems are noted in `fields`.
     pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let kind = Kind::read(fields);
+        let kind = RequestedKind::read(fields);
         if !fields.has("keys") {
             let instead = ", or `keys` for several at once";
             let key = fields.required_or("key", instead, parsed(LockKey::parse))?;
@@ -92,20 +94,20 @@ impl AskedKeys {
             return Some(Self { keys, kind });
         }
         if fields.optional("key", |_| Ok(())).is_some() {
-            fields.refuse("keys", "does not go together with `key`");
+            fields.refuse("keys", "cannot be combined with `key`");
         }
         let entries = fields.required_list("keys")?;
-        if !(Self::FEWEST..=Locks::MAX).contains(&entries.len()) {
-            let most = Locks::MAX;
+        if !(Self::MIN..=Locks::MAX).contains(&entries.len()) {
+            let max = Locks::MAX;
             let why = format!(
-                "must have {} to {most} entries, but has {}",
-                Self::FEWEST,
+                "must have {} to {max} entries, but has {}",
+                Self::MIN,
                 entries.len()
             );
             fields.refuse("keys", why);
         }
-        let mut keys: Vec<(LockKey, Option<Kind>)> = Vec::new();
-        // Each is compared with all before it, so those that are too many are left unread.
+        let mut keys: Vec<(LockKey, Option<RequestedKind>)> = Vec::new();
+        // Each is compared with all before it, so surplus entries are not read.
         for entry in entries.iter().take(Locks::MAX + 1) {
             let Some((key, kind)) = read_entry(fields, entry) else {
                 continue;
@@ -119,7 +121,7 @@ impl AskedKeys {
         Some(Self { keys, kind })
     }
 
-    fn each(&self) -> impl Iterator<Item = (&LockKey, Option<Kind>)> {
+    fn each(&self) -> impl Iterator<Item = (&LockKey, Option<RequestedKind>)> {
         let (one, several) = match &self.keys {
             Keys::One(key) => (Some((key, self.kind)), [].as_slice()),
             Keys::Several(keys) => (None, keys.as_slice()),
@@ -132,14 +134,17 @@ impl AskedKeys {
         matches!(self.keys, Keys::Several(_))
     }
 
-    /// The full keys, in the order of the request, and what is taken of each; those of one function, or global ones.
+    /// Adds the full names of the keys: in the scope of a function, or global ones.
     pub(crate) fn named(self, function: Option<&FunctionName>) -> Result<NamedKeys, Errors> {
         let locks = self.each().map(|(key, kind)| {
             let name = match function {
                 Some(function) => LockName::scoped(function.as_str(), key).ok()?,
                 None => LockName::global(key),
             };
-            Some((name, kind.map_or(Some(Share::EXCLUSIVE), Kind::share)?))
+            Some((
+                name,
+                kind.map_or(Some(Share::EXCLUSIVE), RequestedKind::share)?,
+            ))
         });
         let named = if self.is_set() {
             let locks: Option<Vec<_>> = locks.collect();
@@ -152,10 +157,10 @@ impl AskedKeys {
             let one = locks.next().flatten();
             one.map(|(name, share)| (Vec::new(), Locks::one(name, share)))
         };
-        // All of them were checked.
+        // All keys were checked, so this cannot fail.
         let (names, locks) = named.ok_or_else(internal_error)?;
         Ok(NamedKeys {
-            asked: self,
+            requested: self,
             names,
             locks,
         })
@@ -163,11 +168,14 @@ impl AskedKeys {
 }
 
 /// A key, or `{key, mode?, limit?}`.
-fn read_entry<'a>(fields: &mut Fields<'a>, entry: &Entry<'a>) -> Option<(LockKey, Option<Kind>)> {
+fn read_entry<'a>(
+    fields: &mut Fields<'a>,
+    entry: &Entry<'a>,
+) -> Option<(LockKey, Option<RequestedKind>)> {
     if entry.is_object() {
         return fields.entry_object(entry, |entry| {
             let key = entry.required("key", parsed(LockKey::parse));
-            let kind = Kind::read(entry);
+            let kind = RequestedKind::read(entry);
             Some((key?, kind))
         });
     }
@@ -179,19 +187,19 @@ fn read_entry<'a>(fields: &mut Fields<'a>, entry: &Entry<'a>) -> Option<(LockKey
     Some((key, None))
 }
 
-/// The keys that a caller asks for, with their full names.
+/// The keys that a caller requested, with their full names.
 #[derive(Debug)]
 pub(crate) struct NamedKeys {
-    asked: AskedKeys,
-    /// Of a set, in the order of the request.
+    requested: RequestedKeys,
+    /// The names of a set in the order of the request; empty for one key.
     names: Vec<LockName>,
     pub(crate) locks: Locks,
 }
 
 impl NamedKeys {
-    /// `FORBIDDEN` for every key that the caller may not use; `at` is where they stand.
+    /// `FORBIDDEN` for every key that the caller may not use; `at` locates the options in the request.
     pub(crate) fn check(&self, caller: &Caller, at: At) -> Result<(), Errors> {
-        let pointer = |index| match self.asked.keys {
+        let pointer = |index| match self.requested.keys {
             Keys::One(_) => at.pointer().key("key"),
             Keys::Several(_) => at.pointer().key("keys").index(index),
         };
@@ -216,7 +224,7 @@ impl NamedKeys {
 
     /// Writes `key` or `keys` as they were sent, after normalisation.
     pub(crate) fn write_as_sent(&self, object: &mut ObjectWriter) {
-        match &self.asked.keys {
+        match &self.requested.keys {
             Keys::One(key) => object.string("key", key.as_str()),
             Keys::Several(keys) => {
                 object.strings("keys", keys.iter().map(|(key, _)| key.as_str()));
@@ -235,7 +243,7 @@ impl NamedKeys {
 
     /// `key` or `keys` as they were sent, and `full_key` or `full_keys`, for the details of an error.
     pub(super) fn as_details(&self) -> [(&'static str, Value); 2] {
-        match &self.asked.keys {
+        match &self.requested.keys {
             Keys::One(key) => [
                 ("key", json!(key.as_str())),
                 ("full_key", json!(self.locks.first().as_str())),
@@ -248,21 +256,21 @@ impl NamedKeys {
         }
     }
 
-    /// Writes `mode` or `limit`, when one was sent.
+    /// Writes `mode` or `limit`, if one was sent.
     pub(crate) fn write_kind(&self, object: &mut ObjectWriter) {
-        match self.asked.kind {
+        match self.requested.kind {
             None => {}
-            Some(Kind::Mode(mode)) => object.string("mode", mode.as_str()),
-            Some(Kind::Limit(limit)) => object.number("limit", limit.into()),
+            Some(RequestedKind::Mode(mode)) => object.string("mode", mode.as_str()),
+            Some(RequestedKind::Limit(limit)) => object.number("limit", limit.into()),
         }
     }
 
-    /// The option without which this would be a plain lock.
+    /// The option that the store may not support.
     pub(crate) fn special_option(&self) -> &'static str {
-        match (&self.asked.keys, self.asked.kind) {
+        match (&self.requested.keys, self.requested.kind) {
             (Keys::Several(_), _) => "keys",
-            (Keys::One(_), Some(Kind::Limit(_))) => "limit",
-            (Keys::One(_), Some(Kind::Mode(_))) => "mode",
+            (Keys::One(_), Some(RequestedKind::Limit(_))) => "limit",
+            (Keys::One(_), Some(RequestedKind::Mode(_))) => "mode",
             (Keys::One(_), None) => "key",
         }
     }

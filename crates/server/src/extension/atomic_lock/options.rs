@@ -1,4 +1,6 @@
-//! The options of a lock, checked.
+//! The options of a lock: those of the extension, and the arguments of `acquire`.
+//!
+//! Usual options are read in one pass. Anything else is read again by [`Fields`], which lists everything that is wrong.
 
 use std::time::Duration as StdDuration;
 
@@ -6,13 +8,13 @@ use forrst_lock::{Attempt, LockKey, Note, Owner, Ttl};
 use forrst_protocol::{Duration, Errors, FunctionName, Pointer, RawJson, RawObject, Unit};
 use serde_json::Value;
 
-use super::keys::{AskedKeys, NamedKeys};
+use super::keys::{NamedKeys, RequestedKeys};
 use crate::error::arguments_pointer;
 use crate::extension::extension_pointer;
 use crate::fields::{Fields, boolean, one_of, parsed};
 use crate::limits::Limits;
 
-/// Whose callers share the lock.
+/// Whether callers of other functions compete for the same lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     Function,
@@ -30,13 +32,13 @@ impl Scope {
         }
     }
 
-    fn of(word: &str) -> Option<Self> {
+    fn parse(word: &str) -> Option<Self> {
         let mut words = Self::WORDS.into_iter();
         words.find_map(|(own, scope)| (own == word).then_some(scope))
     }
 }
 
-/// What a caller wants of a lock.
+/// The checked options of a lock.
 #[derive(Debug)]
 pub(crate) struct LockOptions {
     pub(crate) keys: NamedKeys,
@@ -44,7 +46,7 @@ pub(crate) struct LockOptions {
     pub(crate) owner: Owner,
     pub(crate) note: Option<Note>,
     pub(crate) ttl: Ttl,
-    /// As it was sent, and what it means.
+    /// As it was sent, and as a duration.
     pub(crate) block: Option<(Duration, StdDuration)>,
     pub(crate) attempt: Option<Attempt>,
     pub(crate) auto_release: bool,
@@ -52,12 +54,12 @@ pub(crate) struct LockOptions {
     pub(crate) at: At,
 }
 
-/// Where the options of a lock stand in the request.
+/// The location of the options in the request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum At {
-    /// In the extension of that index.
+    /// The options of the extension with that index.
     Extension(usize),
-    /// They are the arguments of `acquire`.
+    /// The arguments of `acquire`.
     Arguments,
 }
 
@@ -84,11 +86,11 @@ impl LockOptions {
             Some(parts) if parts.function.is_none() && parts.common.attempt.is_none() => parts,
             _ => {
                 let mut fields = Fields::read(options, at.pointer());
-                let common = Common::read(&mut fields, limits);
+                let common = CommonOptions::read(&mut fields, limits);
                 let scope = fields.optional("scope", one_of(&Scope::WORDS));
                 let auto_release = fields.optional("auto_release", boolean);
                 let renew = fields.optional("renew", boolean);
-                Parts {
+                AllOptions {
                     common: fields.finish_with(common)?,
                     scope,
                     auto_release,
@@ -116,7 +118,7 @@ impl LockOptions {
     ) -> Result<Self, Errors> {
         let at = At::Arguments;
         let (common, function) = match read_plain(arguments, limits) {
-            Some(Parts {
+            Some(AllOptions {
                 common,
                 scope: None,
                 auto_release: None,
@@ -125,11 +127,11 @@ impl LockOptions {
             }) => (common, function),
             _ => {
                 let mut fields = Fields::read(Some(arguments), at.pointer());
-                let common = Common::read(&mut fields, limits);
+                let common = CommonOptions::read(&mut fields, limits);
                 let function = fields.optional("function", parsed(FunctionName::parse));
                 let attempt = fields.optional("attempt", parsed(Attempt::parse));
                 let common = fields.finish_with(common)?;
-                (Common { attempt, ..common }, function)
+                (CommonOptions { attempt, ..common }, function)
             }
         };
         common.named(function.as_ref(), at)
@@ -137,19 +139,19 @@ impl LockOptions {
 }
 
 /// All options that a lock can have, checked one by one.
-struct Parts {
-    common: Common,
-    /// Of the extension only.
+struct AllOptions {
+    common: CommonOptions,
+    /// Only for the extension.
     scope: Option<Scope>,
     auto_release: Option<bool>,
     renew: Option<bool>,
-    /// Of `acquire` only.
+    /// Only for `acquire`.
     function: Option<FunctionName>,
 }
 
 /// What the extension and `acquire` have in common.
-struct Common {
-    keys: AskedKeys,
+struct CommonOptions {
+    keys: RequestedKeys,
     owner: Owner,
     note: Option<Note>,
     ttl: Ttl,
@@ -157,9 +159,9 @@ struct Common {
     attempt: Option<Attempt>,
 }
 
-impl Common {
+impl CommonOptions {
     fn read(fields: &mut Fields, limits: &Limits) -> Option<Self> {
-        let keys = AskedKeys::read(fields);
+        let keys = RequestedKeys::read(fields);
         let ttl = read_ttl(fields, limits);
         let block = read_block(fields, limits);
         let owner = fields.optional("owner", parsed(Owner::parse));
@@ -174,7 +176,7 @@ impl Common {
         })
     }
 
-    /// The lock that is kept, with the scope of a function or a global one.
+    /// The options of a lock that is kept, in the scope of a function or global.
     fn named(self, function: Option<&FunctionName>, at: At) -> Result<LockOptions, Errors> {
         Ok(LockOptions {
             keys: self.keys.named(function)?,
@@ -194,9 +196,8 @@ impl Common {
     }
 }
 
-/// The options of a lock on one key, read in one pass. `None` if anything is unusual or wrong: that is left to [`Fields`], which
-/// says what it is.
-fn read_plain(options: &RawObject<'_>, limits: &Limits) -> Option<Parts> {
+/// Reads the options of a lock on one key in one pass. `None` if anything is unusual or wrong, which [`Fields`] then explains.
+fn read_plain(options: &RawObject<'_>, limits: &Limits) -> Option<AllOptions> {
     let (mut key, mut owner, mut note, mut attempt) = (None, None, None, None);
     let (mut ttl, mut block, mut function, mut scope) = (None, None, None, None);
     let (mut auto_release, mut renew) = (None, None);
@@ -214,15 +215,15 @@ fn read_plain(options: &RawObject<'_>, limits: &Limits) -> Option<Parts> {
             }
             "attempt" => attempt = Some(Attempt::parse(&value.as_str()?).ok()?),
             "function" => function = Some(FunctionName::parse(&value.as_str()?).ok()?),
-            "scope" => scope = Some(Scope::of(&value.as_str()?)?),
+            "scope" => scope = Some(Scope::parse(&value.as_str()?)?),
             "auto_release" => auto_release = Some(value.as_bool()?),
             "renew" => renew = Some(value.as_bool()?),
             _ => return None,
         }
     }
-    Some(Parts {
-        common: Common {
-            keys: AskedKeys::one(key?),
+    Some(AllOptions {
+        common: CommonOptions {
+            keys: RequestedKeys::one(key?),
             owner: owner.unwrap_or_else(Owner::random),
             note: note.transpose().ok()?,
             ttl: ttl?,
@@ -251,7 +252,7 @@ fn plain_time(json: RawJson<'_>) -> Option<(Duration, StdDuration)> {
     (!time.is_zero()).then_some((duration, time))
 }
 
-/// An empty note is none.
+/// An empty note counts as no note.
 fn note(value: &Value) -> Result<Option<Note>, String> {
     match value.as_str() {
         Some("") => Ok(None),
@@ -259,7 +260,7 @@ fn note(value: &Value) -> Result<Option<Note>, String> {
     }
 }
 
-/// `block`, within the server's limit.
+/// Reads `block`, within the server's limit.
 fn read_block(fields: &mut Fields, limits: &Limits) -> Option<(Duration, StdDuration)> {
     let block = fields.optional_duration("block");
     if let Some((_, wait)) = block
@@ -271,7 +272,7 @@ fn read_block(fields: &mut Fields, limits: &Limits) -> Option<(Duration, StdDura
     block
 }
 
-/// `ttl`, which is needed, within the server's limit.
+/// Reads `ttl`, which is required, within the server's limit.
 pub(crate) fn read_ttl(fields: &mut Fields, limits: &Limits) -> Option<Ttl> {
     let (_, time) = fields.required_duration("ttl")?;
     let ttl = Ttl::at_most(time, limits.max_ttl).ok();
@@ -291,10 +292,10 @@ mod tests {
 
     use super::*;
 
-    /// Mostly what a member may be.
+    /// A member of the options, valid in most cases.
     fn member() -> impl Strategy<Value = (String, Value)> {
         let second = json!({"value": 30, "unit": "second"});
-        let right = vec![
+        let valid = vec![
             ("key", json!("user:1")),
             ("key", json!("cafe\u{301} \"1\"")),
             ("ttl", second.clone()),
@@ -325,9 +326,9 @@ mod tests {
             json!({"value": 30, "unit": {"second": null}}),
             json!({"function": null}),
         ];
-        let right = prop::sample::select(right);
+        let valid = prop::sample::select(valid);
         let other = prop::option::weighted(0.1, prop::sample::select(any));
-        (right, other).prop_map(|((name, value), other)| (name.to_owned(), other.unwrap_or(value)))
+        (valid, other).prop_map(|((name, value), other)| (name.to_owned(), other.unwrap_or(value)))
     }
 
     fn options() -> impl Strategy<Value = Map<String, Value>> {
@@ -344,7 +345,7 @@ mod tests {
 
     fn shown(read: Result<LockOptions, Errors>, owner: &Owner) -> Result<String, Vec<ErrorObject>> {
         let mut read = read.map_err(|errors| errors.iter().cloned().collect::<Vec<_>>())?;
-        // A random one is another each time.
+        // A random owner differs each time.
         if read.owner.as_str().len() == 36 {
             read.owner = owner.clone();
         }
@@ -355,21 +356,21 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2048))]
 
         #[test]
-        fn what_is_read_in_one_pass_is_read_the_same_with_care(options in options()) {
+        fn options_are_the_same_whether_they_are_read_in_one_pass_or_by_fields(options in options()) {
             let options = RawObject::from_serialize(&options).unwrap();
             let (limits, function) = (Limits::default(), FunctionName::parse("a.b").unwrap());
-            // An option that `read_plain` does not know, and that changes nothing.
-            let with_care = options.get().replacen('{', r#"{"mode": "exclusive", "#, 1);
+            // With an option that `read_plain` leaves to `Fields`, and that changes nothing.
+            let with_mode = options.get().replacen('{', r#"{"mode": "exclusive", "#, 1);
             let owner = Owner::random();
             if read_plain(&options, &limits).is_some() && !options.get().contains("\"limit\"") {
-                let with_care = RawObject::try_from(RawValue::from_string(with_care).unwrap()).unwrap();
+                let with_mode = RawObject::try_from(RawValue::from_string(with_mode).unwrap()).unwrap();
                 let plain = LockOptions::read(Some(&options), 0, &function, &limits);
-                let careful = LockOptions::read(Some(&with_care), 0, &function, &limits);
+                let by_fields = LockOptions::read(Some(&with_mode), 0, &function, &limits);
                 let without_kind = |text: String| text.replace("Some(Mode(Exclusive))", "None");
-                prop_assert_eq!(shown(plain, &owner), shown(careful, &owner).map(without_kind));
+                prop_assert_eq!(shown(plain, &owner), shown(by_fields, &owner).map(without_kind));
                 let plain = LockOptions::read_arguments(&options, &limits);
-                let careful = LockOptions::read_arguments(&with_care, &limits);
-                prop_assert_eq!(shown(plain, &owner), shown(careful, &owner).map(without_kind));
+                let by_fields = LockOptions::read_arguments(&with_mode, &limits);
+                prop_assert_eq!(shown(plain, &owner), shown(by_fields, &owner).map(without_kind));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Why a lock was not acquired, as an error.
+//! The errors of calls that acquire no lock: one for each outcome that is not a grant, and for failures of the store.
 
 use forrst_lock::{AcquireOutcome, LockError, LockName, StoreError, WaiterLimit};
 use forrst_protocol::{ErrorCode, ErrorObject};
@@ -35,7 +35,7 @@ pub(super) fn refusal(
         } => (too_many_waiters(limit, server), blocked_by, retry_after),
         AcquireOutcome::Withdrawn => return withdrawn(),
         AcquireOutcome::AnotherAttempt => return another_attempt(options),
-        // Not a refusal.
+        // A grant is not refused.
         AcquireOutcome::Granted(_) => return internal_error(),
     };
     with_details(error, options, &blocked_by, retry_after)
@@ -93,14 +93,14 @@ fn another_attempt(options: &LockOptions) -> ErrorObject {
     ErrorObject::new(ErrorCode::InvalidArguments, message).at(at)
 }
 
-/// The caller has, or would have, more keys than one caller may.
-pub(super) fn too_many_locks(options: &LockOptions, most: Option<usize>) -> ErrorObject {
+/// The error for a caller that would hold more keys than allowed.
+pub(super) fn too_many_locks(options: &LockOptions, max: Option<usize>) -> ErrorObject {
     let keys = options.keys.locks.names().len();
-    let error = match most {
-        // However many locks the caller releases, there will never be room for it.
-        Some(most) if keys > most => {
+    let error = match max {
+        // Not retryable: even without other locks, the caller may not have so many.
+        Some(max) if keys > max => {
             let message = format!(
-                "`keys` has {keys} keys, but one caller may have at most {most} on this server"
+                "`keys` has {keys} keys, but one caller may have at most {max} on this server"
             );
             let at = options.at.pointer().key("keys");
             ErrorObject::new(ErrorCode::InvalidArguments, message).at(at)
@@ -111,14 +111,14 @@ pub(super) fn too_many_locks(options: &LockOptions, most: Option<usize>) -> Erro
             error.with_detail("retry_after", json!(millis(RETRY_AFTER)))
         }
     };
-    error.with_detail("max_locks_per_caller", most)
+    error.with_detail("max_locks_per_caller", max)
 }
 
 /// The error for a call that has no outcome.
 pub(super) fn failed(error: LockError, options: &LockOptions) -> ErrorObject {
     match error {
         LockError::Closed => unavailable("The server is shutting down"),
-        // Not `UNAVAILABLE`: to try again would not help.
+        // Not `UNAVAILABLE`: a retry would not help.
         LockError::Store(error @ StoreError::Unsupported(_)) => {
             let at = options.at.pointer().key(options.keys.special_option());
             ErrorObject::new(ErrorCode::InvalidArguments, error.to_string()).at(at)
@@ -128,7 +128,7 @@ pub(super) fn failed(error: LockError, options: &LockOptions) -> ErrorObject {
             unavailable("The lock store is unavailable")
         }
         LockError::FencesExhausted => {
-            tracing::error!(%error, "nothing can be locked any more");
+            tracing::error!(%error, "no more locks can be granted");
             ErrorObject::new(ErrorCode::InternalError, error.to_string())
         }
     }
