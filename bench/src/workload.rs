@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use forrst_lock::model::{Acquired, Held};
+use forrst_lock::model::{Acquired, LeaseRef};
 use forrst_lock::{LockStore, LockStoreExt as _};
 use forrst_protocol::Request;
 use forrst_stores::MemoryStore;
@@ -71,7 +71,7 @@ pub(crate) async fn cycle(store: &Arc<dyn LockStore>, key: &str) -> Result<(), S
     let Acquired::Granted(lease) = acquired.map_err(|error| error.to_string())?.outcome else {
         return Err(format!("{name} was not granted"));
     };
-    let held = Held {
+    let held = LeaseRef {
         name: name.clone(),
         owner: lease.owner,
         fence: Some(lease.fence),

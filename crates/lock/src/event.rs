@@ -1,7 +1,7 @@
-//! What happens to locks, for metrics and logs.
+//! Events of locks, for metrics and logs.
 //!
-//! Counting is a few atomic additions, and events go through a bounded channel that drops the oldest ones when nobody
-//! keeps up. So neither can block or fail an operation.
+//! Counting is a few atomic additions, and events go through a bounded channel that drops the oldest ones for a slow reader.
+//! So neither can block or fail an operation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,44 +12,44 @@ use tokio::sync::broadcast;
 
 use crate::{Fence, LockName, Secret, Striped};
 
-/// What can happen to a lock.
+/// The kinds of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventKind {
     /// Granted at once.
     Acquired,
-    /// Held by somebody else: the caller was refused, or began to wait.
+    /// Held or reserved: the call was refused, or began to wait.
     Contended,
-    /// Granted to one who had waited.
+    /// Granted to a call that has waited.
     GrantedAfterWait,
-    /// One who waited gave up when its time was over.
+    /// The wait of a call timed out.
     TimedOut,
-    /// Held by somebody else, and the caller did not want to wait.
+    /// Refused, because it was held and the call did not wait.
     Refused,
-    /// Held by somebody else, and too many wait already.
+    /// Refused, because it was held and too many calls wait already.
     TooManyWaiters,
-    /// The caller went away before it had an answer, or was sent away.
+    /// Ended without an outcome: its caller has disconnected, its attempt was withdrawn, or the service was closed.
     GivenUp,
-    /// The store failed a caller, or has no fences left.
+    /// The store failed, or has no fences left.
     AcquireFailed,
-    /// Given back by its owner.
+    /// Released by its owner.
     Released,
-    /// Somebody wanted to give back what was not, or no longer, theirs.
+    /// A release was refused, because the caller does not hold the lease, or no longer.
     ReleaseRefused,
-    /// Given back for a caller who had gone away.
+    /// Released for a caller that had disconnected.
     Abandoned,
-    /// Ran out before anybody gave it back.
+    /// Expired before it was released.
     Expired,
-    /// Ended by an operator.
+    /// Ended by force-release.
     Forced,
-    /// A holder in this process found that its lease was no longer its own.
+    /// A guard of this process has lost its lease.
     Lost,
-    /// A lease could not be given back because the store failed. A lease that is held here is tried again until it ends.
+    /// A release failed in the store. For a lease of a guard it is retried until the lease ends.
     ReleaseFailed,
-    /// Its end was put off.
+    /// Extended by its owner.
     Extended,
-    /// Somebody wanted to extend what was not, or no longer, theirs.
+    /// An extension was refused, because the caller does not hold the lease, or no longer.
     ExtendRefused,
-    /// A lease could not be extended because the store failed. One that is held here is tried again until it ends.
+    /// An extension failed in the store. For a lease of a guard it is retried until the lease ends.
     ExtendFailed,
 }
 
@@ -77,34 +77,34 @@ impl EventKind {
     ];
 }
 
-/// Hears of everything that happens, in the moment it does and without missing any: for counters and histograms.
+/// Receives every event at once, without loss: for counters and histograms.
 ///
-/// Called in the middle of operations, so it must not wait.
+/// It is called in the middle of operations, so it must not block.
 pub trait Observer: fmt::Debug + Send + Sync + 'static {
     /// As [`Event::kind`] and [`Event::after`].
     fn happened(&self, kind: EventKind, after: Option<Duration>);
 }
 
-/// One thing that happened to one lock.
+/// An event of one lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// What happened.
     pub kind: EventKind,
     /// The full key, or a hash of it: see [`KeyStyle`].
     pub key: String,
-    /// The lease's fence, where there is one.
+    /// The fence of the lease, if there is one.
     pub fence: Option<Fence>,
-    /// How long the caller had waited, or the lock had been held; where that is known.
+    /// How long the call has waited, or the lease was held, if known.
     pub after: Option<Duration>,
 }
 
-/// How lock names appear in events. Keys often contain who and what a service deals with.
+/// How lock names appear in events. Keys often contain personal or business data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeyStyle {
-    /// As a [hash](Secret::hash) under the secret of the store: the same lock always looks the same.
+    /// As a [hash](Secret::hash) with the secret of the store, always the same for one lock.
     #[default]
     Hashed,
-    /// As they are.
+    /// Unchanged.
     Plain,
 }
 
@@ -123,7 +123,7 @@ impl KeyStyle {
 pub struct Stats(Striped<[AtomicU64; EventKind::ALL.len()]>);
 
 impl Stats {
-    /// How often this has happened.
+    /// The count of this kind.
     pub fn count(&self, kind: EventKind) -> u64 {
         let counts = self.0.all().map(|counts| &counts[kind as usize]);
         counts.map(|count| count.load(Ordering::Relaxed)).sum()
@@ -134,16 +134,16 @@ impl Stats {
     }
 }
 
-/// A stream of events from its creation on. One that reads too slowly misses the oldest, and hears how many.
+/// A stream of events from its creation on. A slow reader misses the oldest, and can see how many.
 #[derive(Debug)]
 pub struct Events {
     receiver: broadcast::Receiver<Event>,
-    listeners: Arc<AtomicUsize>,
+    subscribers: Arc<AtomicUsize>,
     missed: u64,
 }
 
 impl Events {
-    /// The next event; none when the service is gone.
+    /// The next event; `None` when the service was dropped.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             match self.receiver.recv().await {
@@ -154,7 +154,7 @@ impl Events {
         }
     }
 
-    /// How many events came faster than they were read.
+    /// How many events were dropped because they were not read in time.
     pub fn missed(&self) -> u64 {
         self.missed
     }
@@ -162,17 +162,17 @@ impl Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        self.listeners.fetch_sub(1, Ordering::Relaxed);
+        self.subscribers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Counts and publishes.
+/// Counts and publishes events.
 #[derive(Debug)]
 pub(crate) struct Reporter {
     stats: Stats,
     channel: broadcast::Sender<Event>,
-    // Asking the channel for its receivers takes a lock; most services have none.
-    listeners: Arc<AtomicUsize>,
+    // The channel's own count of receivers takes a lock, and most services have none.
+    subscribers: Arc<AtomicUsize>,
     observer: Option<Arc<dyn Observer>>,
     keys: KeyStyle,
     secret: Secret,
@@ -185,7 +185,7 @@ impl Reporter {
         Self {
             stats: Stats::default(),
             channel: broadcast::Sender::new(Self::BACKLOG),
-            listeners: Arc::default(),
+            subscribers: Arc::default(),
             observer,
             keys,
             secret,
@@ -197,10 +197,10 @@ impl Reporter {
     }
 
     pub(crate) fn subscribe(&self) -> Events {
-        self.listeners.fetch_add(1, Ordering::Relaxed);
+        self.subscribers.fetch_add(1, Ordering::Relaxed);
         Events {
             receiver: self.channel.subscribe(),
-            listeners: self.listeners.clone(),
+            subscribers: self.subscribers.clone(),
             missed: 0,
         }
     }
@@ -216,8 +216,8 @@ impl Reporter {
         if let Some(observer) = &self.observer {
             observer.happened(kind, after);
         }
-        if self.listeners.load(Ordering::Relaxed) > 0 {
-            // No receiver is left: nobody to tell.
+        if self.subscribers.load(Ordering::Relaxed) > 0 {
+            // Fails only when the last receiver has just been dropped.
             let _ = self.channel.send(Event {
                 kind,
                 key: self.keys.show(name, &self.secret),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_sleeps_blocks_nobody_and_hears_what_it_missed() {
+    async fn a_slow_reader_blocks_no_operation_and_learns_how_many_events_it_missed() {
         let reporter = Reporter::new(KeyStyle::Plain, Secret::random(), None);
         let mut events = reporter.subscribe();
         let total = Reporter::BACKLOG as u64 + 10;
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn hashed_keys_tell_locks_apart_but_do_not_tell_the_key() {
+    fn hashed_keys_differ_between_locks_and_do_not_reveal_the_key() {
         let other = LockName::global(&LockKey::parse("card:4112").unwrap());
         let secret = Secret::random();
         let shown = KeyStyle::Hashed.show(&name(), &secret);

@@ -1,4 +1,6 @@
-//! The task that watches expiry: alarms for keys that a call waits for, and a sweep for all others.
+//! The task that handles expiry: alarms for keys that a call waits for, and a sweep for all others.
+//!
+//! A store has no timers. It ends expired leases in the steps that this task submits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::LockName;
-use crate::alarm::AlarmClock;
+use crate::alarm::Alarms;
 use crate::store::{LockStore, LockStoreExt};
 
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -15,19 +17,19 @@ const SWEEP_BATCH: usize = 1000;
 /// What the task needs.
 pub(crate) struct Expiry {
     pub(crate) store: Arc<dyn LockStore>,
-    pub(crate) clock: Arc<AlarmClock>,
+    pub(crate) alarms: Arc<Alarms>,
 }
 
 impl Expiry {
     pub(crate) async fn run(self) {
         let this = Arc::new(self);
-        // Side by side: while a store is slow to sweep, alarms ring.
+        // Concurrently, so that a slow sweep does not delay alarms.
         tokio::join!(this.watch_alarms(), this.sweep_regularly());
     }
 
     async fn watch_alarms(self: &Arc<Self>) {
         loop {
-            let name = self.clock.ring().await;
+            let name = self.alarms.next_due().await;
             // A store that is slow for one key must not delay the others.
             tokio::spawn(self.clone().settle(name));
         }
@@ -45,12 +47,12 @@ impl Expiry {
     async fn settle(self: Arc<Self>, name: LockName) {
         match self.store.settle(&name).await {
             Ok(answer) if answer.outcome.waiters == 0 => {}
-            Ok(answer) => match answer.outcome.look_at.remaining(answer.now) {
-                // No lease is in the way, but claims that wait for other keys, which have their own alarms.
-                Duration::ZERO => self.clock.put_off(&name),
-                left => self.clock.set(&name, Instant::now() + left),
+            Ok(answer) => match answer.outcome.retry_at.remaining(answer.now) {
+                // No lease blocks the key, but claims that wait for other keys, which have alarms of their own.
+                Duration::ZERO => self.alarms.back_off(&name),
+                left => self.alarms.set(&name, Instant::now() + left),
             },
-            Err(_) => self.clock.put_off(&name),
+            Err(_) => self.alarms.back_off(&name),
         }
     }
 

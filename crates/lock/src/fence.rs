@@ -1,4 +1,6 @@
-//! The number that tells a newer lease from an older one.
+//! Fencing tokens, and how they are minted.
+//!
+//! A fence is minted from the time, so that it is larger than all earlier ones even after a store has lost its data.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,11 +9,11 @@ use crate::Timestamp;
 
 /// A fencing token: it grows strictly with every grant of a key, across restarts and expiry.
 ///
-/// Its text has 15 digits, so that fences sort the same as text and as numbers.
+/// As text it has 15 digits, so that fences have the same order as text and as numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 
-/// The text of a fence is 15 decimal digits, from `000000000000001` to `900000000000000`.
+/// A text that is not a fence: 15 decimal digits, from `000000000000001` to `900000000000000`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be 15 decimal digits from 000000000000001 to 900000000000000")]
 pub struct InvalidFence;
@@ -19,12 +21,12 @@ pub struct InvalidFence;
 impl Fence {
     /// The smallest.
     pub const FIRST: Self = Self(1);
-    /// The last one: past it nothing can be acquired any more, and nothing wraps.
+    /// The largest. After it nothing can be acquired; fences do not wrap.
     pub const MAX: Self = Self(900_000_000_000_000);
-    /// From here on every grant logs a warning. Fences by time get there in 2054.
+    /// From here on every grant logs a warning. Fences that follow the time get here in 2054.
     pub const WARN: Self = Self(90_000_000_000_000);
 
-    /// A fence of this number, if it is one.
+    /// The fence of this number; `None` if it is out of range.
     pub const fn new(number: u64) -> Option<Self> {
         if number >= Self::FIRST.0 && number <= Self::MAX.0 {
             Some(Self(number))
@@ -38,7 +40,7 @@ impl Fence {
         self.0
     }
 
-    /// The fence of the next grant; none past [`Fence::MAX`].
+    /// The fence of the next grant; `None` after [`Fence::MAX`].
     pub const fn next(self) -> Option<Self> {
         Self::new(self.0 + 1)
     }
@@ -46,7 +48,7 @@ impl Fence {
 
 impl fmt::Display for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Every grant is written once or more, and the general way of padding takes four times as long.
+        // Every grant is formatted at least once, and `{:015}` takes four times as long.
         let mut digits = [b'0'; 15];
         let mut left = self.0;
         for digit in digits.iter_mut().rev() {
@@ -68,11 +70,11 @@ impl FromStr for Fence {
     }
 }
 
-/// Mints the fences of some keys, by the time: 100 a millisecond since 2026, and more only by borrowing from the future.
+/// Mints the fences of some keys from the time: 100 per millisecond since 2026, and more only by borrowing from the future.
 ///
-/// So whatever was lost, by a crash, a restored backup or a folder that was deleted, the next fence is past it, because
-/// it is later. That is not so where the clock was ahead of the time, where more were granted than a millisecond has room for,
-/// and after [`Fence::WARN`].
+/// So after data was lost, by a crash, a restored backup or a deleted folder, the next fence is larger than the lost ones,
+/// because it is later. This does not hold if the clock was ahead, if more fences were minted than the time has room for, or
+/// after [`Fence::WARN`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Fences {
     last: u64,
@@ -81,17 +83,17 @@ pub struct Fences {
 impl Fences {
     /// 2026-01-01 UTC, in milliseconds.
     pub const EPOCH_MILLIS: u64 = 1_767_225_600_000;
-    /// How many each millisecond has room for.
+    /// How many fences each millisecond has room for.
     pub const PER_MILLISECOND: u64 = 100;
 
-    /// Goes on after a fence that was given out before.
+    /// Continues after a fence that was minted before.
     pub fn after(last: Option<Fence>) -> Self {
         Self {
             last: last.map_or(0, Fence::number),
         }
     }
 
-    /// The next fence at the time `now`; none when there are no more.
+    /// The next fence at the time `now`; `None` when they are exhausted.
     pub fn peek(&self, now: Timestamp) -> Option<Fence> {
         let by_time = now.as_millis().saturating_sub(Self::EPOCH_MILLIS);
         let by_time = by_time.saturating_mul(Self::PER_MILLISECOND);
@@ -100,19 +102,19 @@ impl Fences {
         Fence::new(by_time.max(self.last + 1))
     }
 
-    /// This fence was given out.
+    /// Records that this fence was minted.
     pub fn advance_to(&mut self, fence: Fence) {
         self.last = self.last.max(fence.number());
     }
 
-    /// Gives out the next one.
+    /// Mints the next fence; `None` when they are exhausted.
     pub fn next(&mut self, now: Timestamp) -> Option<Fence> {
         let next = self.peek(now)?;
         self.advance_to(next);
         Some(next)
     }
 
-    /// The largest that was given out.
+    /// The largest that was minted.
     pub fn last(&self) -> Option<Fence> {
         Fence::new(self.last)
     }
@@ -123,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_number_sort_alike() {
+    fn texts_sort_in_the_order_of_the_numbers() {
         let fences = [1, 9, 10, 99_999, 100_000, 900_000_000_000_000];
         let texts: Vec<String> = fences
             .iter()
@@ -137,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn it_never_wraps() {
+    fn fences_never_wrap() {
         assert_eq!(Fence::MAX.next(), None);
         assert_eq!(Fence::new(0), None);
         assert_eq!(Fence::new(900_000_000_000_001), None);
     }
 
     #[test]
-    fn other_texts_are_no_fences() {
+    fn other_texts_are_not_fences() {
         for text in [
             "",
             "1",
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn fences_go_by_the_time_and_never_back() {
+    fn fences_follow_the_time_and_never_decrease() {
         let at = |millis| Timestamp::from_millis(Fences::EPOCH_MILLIS + millis);
         let mut fences = Fences::default();
         assert_eq!(fences.next(at(0)).map(Fence::number), Some(1));
@@ -171,7 +173,7 @@ mod tests {
             Some(1002),
             "a clock that was set back"
         );
-        // Everything was lost, and the time has gone on.
+        // All data was lost, and time has passed.
         assert_eq!(
             Fences::default().next(at(11)).map(Fence::number),
             Some(1100)

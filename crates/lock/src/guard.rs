@@ -1,4 +1,6 @@
-//! A lease in the hands of this process: renewed, watched, and given back whatever happens.
+//! The guard of a lease that this process holds.
+//!
+//! It renews the lease, notices its loss, and releases it when it is dropped.
 
 use std::time::Duration;
 
@@ -6,14 +8,14 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::event::EventKind;
-use crate::model::{Held, NotHeld};
+use crate::model::{LeaseRef, NotHeld};
 use crate::service::CoreRef;
 use crate::store::LockStoreExt;
 use crate::tenure::{LossNotice, Tenure, Term};
 use crate::{Lease, StoreError, Ticket, Ttl};
 
-/// A lease that is held here. Dropped, it is given back; [`release`](Self::release) also says how that went, and
-/// [`keep`](Self::keep) leaves it to its expiry.
+/// A lease that is held here. Dropping it releases the lease; [`release`](Self::release) also returns how that went, and
+/// [`keep`](Self::keep) leaves the lease to be released later, or to expire.
 #[derive(Debug)]
 pub struct LeaseGuard {
     core: CoreRef,
@@ -22,25 +24,26 @@ pub struct LeaseGuard {
     granted: Instant,
     tenure: Tenure,
     renewal: Option<AbortHandle>,
+    /// Whether the lease is rolled back when this guard is dropped.
     is_ours: bool,
-    /// Whether the service tells the tenure when the lease ends early.
+    /// Whether the tenure is notified when the lease ends early.
     is_watched: bool,
 }
 
-/// How giving back a lease went.
+/// The outcome of a release.
 #[derive(Debug)]
 pub enum ReleaseOutcome {
-    /// It is free, or the next waiter's.
+    /// It was released.
     Released,
-    /// It was no longer ours, and its next holder was left alone.
+    /// It had ended already. The next lease is not affected.
     Lost(NotHeld),
-    /// The store failed. It is tried again in the background until the lease ends by itself, and rolled back by its ticket
-    /// when the service [ends](crate::LockService::shut_down) before.
+    /// The store failed. The release is retried in the background until the lease expires, and rolled back by its ticket if the
+    /// service [shuts down](crate::LockService::shut_down) before.
     Pending(StoreError),
 }
 
 impl LeaseGuard {
-    /// Of a grant whose answer came at `granted`.
+    /// The guard of a grant that was received at `granted`.
     pub(crate) fn new(
         core: CoreRef,
         lease: Lease,
@@ -49,7 +52,7 @@ impl LeaseGuard {
         granted: Instant,
     ) -> Self {
         let tenure = Tenure::new(term, granted);
-        core.node.held.hold(&lease, ticket, &tenure);
+        core.node.held.add_guard(&lease, ticket, &tenure);
         Self {
             core,
             lease,
@@ -70,22 +73,22 @@ impl LeaseGuard {
         }
     }
 
-    /// How long the lease lasts by the store's clock, as far as is known here; never more.
+    /// How long the lease lasts in the store, or less, as far as is known here.
     pub fn remaining(&self) -> Duration {
         self.remaining_at(Instant::now())
     }
 
-    /// As [`remaining`](Self::remaining), from this moment on.
+    /// As [`remaining`](Self::remaining), at this time.
     pub fn remaining_at(&self, now: Instant) -> Duration {
-        self.tenure.term().ends.saturating_duration_since(now)
+        self.tenure.term().ends_at.saturating_duration_since(now)
     }
 
-    /// What a function awaits to learn that its lease is over.
+    /// The notice that a function awaits to learn that its lease is lost.
     pub fn loss(&self) -> LossNotice {
         self.tenure.notice()
     }
 
-    /// Extends the lease by `ttl` from now on, three times in each ttl, until this guard is gone.
+    /// Extends the lease by `ttl` three times in each ttl, until this guard is released, kept or dropped.
     pub fn renew(&mut self, ttl: Ttl) {
         self.stop_renewal();
         let renewal = Renewal {
@@ -97,12 +100,10 @@ impl LeaseGuard {
         self.renewal = Some(tokio::spawn(renewal.run()).abort_handle());
     }
 
-    /// Gives the lease back.
-    ///
-    /// A release that is itself dropped half-way still gives the lease back.
+    /// Releases the lease, even if the returned future is dropped half-way.
     pub async fn release(mut self) -> ReleaseOutcome {
-        self.let_go();
-        let answer = self.core.store.release(self.held());
+        self.detach();
+        let answer = self.core.store.release(self.lease_ref());
         match answer.await {
             Ok(answer) => {
                 self.is_ours = false;
@@ -128,25 +129,25 @@ impl LeaseGuard {
         }
     }
 
-    /// Leaves the lease to be released by its owner's token, or to expire. Renewal ends.
+    /// Stops renewal, and leaves the lease to be released by its owner's token, or to expire.
     pub fn keep(mut self) -> Lease {
-        self.let_go();
+        self.detach();
         self.is_ours = false;
         self.lease()
     }
 
-    fn held(&self) -> Held {
-        held(&self.lease)
+    fn lease_ref(&self) -> LeaseRef {
+        lease_ref(&self.lease)
     }
 
     fn retry_release(&self) -> impl Future<Output = ()> + use<> {
-        let (core, held) = (self.core.clone(), self.held());
-        let (ticket, until) = (self.ticket, self.tenure.term().until);
+        let (core, lease_ref) = (self.core.clone(), self.lease_ref());
+        let (ticket, until) = (self.ticket, self.tenure.term().lost_at);
         async move {
             let mut pause = Duration::from_millis(50);
             while Instant::now() < until {
                 sleep(pause).await;
-                if core.store.release(held.clone()).await.is_ok() {
+                if core.store.release(lease_ref.clone()).await.is_ok() {
                     break;
                 }
                 pause = (pause * 2).min(Duration::from_secs(1));
@@ -155,15 +156,15 @@ impl LeaseGuard {
         }
     }
 
-    /// From now on what happens to the lease is not this guard's concern.
-    fn let_go(&mut self) {
+    /// Stops renewal and notifications.
+    fn detach(&mut self) {
         self.stop_renewal();
         if std::mem::take(&mut self.is_watched) {
-            self.core.node.held.let_go(&self.lease, self.ticket);
+            self.core.node.held.remove_guard(&self.lease, self.ticket);
         }
     }
 
-    /// Extends the lease no more: it ends with its ttl, which [`loss`](Self::loss) tells.
+    /// Stops renewal. The lease expires with its ttl, and [`loss`](Self::loss) fires then.
     pub fn stop_renewal(&mut self) {
         if let Some(renewal) = self.renewal.take() {
             renewal.abort();
@@ -182,7 +183,7 @@ impl LeaseGuard {
 
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
-        self.let_go();
+        self.detach();
         self.tenure.end();
         if self.is_ours {
             self.core.store.abandon(self.lease.name(), self.ticket);
@@ -190,16 +191,16 @@ impl Drop for LeaseGuard {
     }
 }
 
-/// The one lease that a guard means.
-fn held(lease: &Lease) -> Held {
-    Held {
+/// Names exactly this lease.
+fn lease_ref(lease: &Lease) -> LeaseRef {
+    LeaseRef {
         name: lease.name().clone(),
         owner: lease.owner.clone(),
         fence: Some(lease.fence),
     }
 }
 
-/// Keeps one lease alive.
+/// The task that renews one lease.
 struct Renewal {
     core: CoreRef,
     lease: Lease,
@@ -210,19 +211,19 @@ struct Renewal {
 impl Renewal {
     async fn run(self) {
         let ttl = self.ttl.as_duration();
-        // The lease may have been granted with another ttl, of which a part is gone.
-        let left = self.tenure.term().until - Instant::now();
+        // The lease may have been granted with another ttl, part of which has passed.
+        let left = self.tenure.term().lost_at - Instant::now();
         let mut pause = ttl.min(left) / 3;
         loop {
             sleep(pause).await;
             if self.tenure.is_lost() {
                 return self.lose();
             }
-            match self.core.extend(held(&self.lease), self.ttl).await {
-                // The answer has moved the end of the lease, unless it came after that: lost stays lost.
+            match self.core.extend(lease_ref(&self.lease), self.ttl).await {
+                // The answer has moved the end of the lease, unless it arrived after that end: lost stays lost.
                 Ok(answer) if answer.outcome.is_ok() && !self.tenure.is_lost() => pause = ttl / 3,
                 Ok(_) => return self.lose(),
-                // Not lost yet: what is left of the ttl is for trying again.
+                // Not lost yet: the rest of the ttl is for retries.
                 Err(_) => pause = ttl / 12,
             }
         }

@@ -1,8 +1,8 @@
-//! The leases that guards of this process hold, so that a guard is notified when one of them ends early.
+//! The leases that guards of this process hold, so that a guard is notified when its lease ends early.
 //!
-//! A lease can end while its guard believes in it: by force-release, or by a release or a shorter `extend` that names its
-//! owner's token. The service learns of that from the answer of the store, or from the store that another process did it, and looks here
-//! whose guard it concerns.
+//! A lease can end before its guard expects it: by force-release, or by a release or a shorter `extend` with its owner's token.
+//! The service learns of that from an answer of the store, or from a notification about another process, and finds the guards
+//! of the lease here.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasher;
@@ -14,13 +14,13 @@ use crate::event::{EventKind, Reporter};
 use crate::tenure::{Tenure, Term};
 use crate::{Fence, Lease, LockName, Locks, Ticket};
 
-/// Enough that threads seldom meet, and that one which is not running holds up few others.
+/// Enough that threads seldom contend, and that a preempted thread blocks few others.
 const SHARDS: usize = 64;
 
-/// How many ended leases of a key are kept for calls on their way. A guard that misses one is lost by its own clock.
+/// How many ended leases of a key are kept for calls under way. A guard that misses one is lost at its local deadline.
 const MAX_ENDED: usize = 64;
 
-/// All of them. A grant costs three short critical sections, and no allocation beyond the growth of the maps.
+/// The registry. A grant costs three short critical sections, and no allocation beyond the growth of the maps.
 #[derive(Debug)]
 pub(crate) struct HeldLeases {
     shards: [Mutex<Shard>; SHARDS],
@@ -28,32 +28,31 @@ pub(crate) struct HeldLeases {
     reporter: Arc<Reporter>,
 }
 
-/// The keys that have guards, or calls on their way.
+/// The keys that have guards, or calls under way.
 #[derive(Debug, Default)]
 struct Shard(HashMap<LockName, KeyGuards, RandomState>);
 
 #[derive(Debug, Default)]
 struct KeyGuards {
     guards: Guards,
-    /// How many calls are on their way.
+    /// How many calls are under way.
     calls: usize,
-    /// The answer to one call may overtake the grant that it is about. So what concerns a key is kept as long as calls
-    /// for it are on their way.
-    news: Option<Box<News>>,
+    /// The end of a lease may be known here before its grant. So changes are kept as long as calls are under way.
+    early: Option<Box<EarlyChanges>>,
 }
 
-/// What has happened to the leases of a key.
+/// The changes of the leases of a key that may have overtaken their grants.
 #[derive(Debug, Default)]
-struct News {
+struct EarlyChanges {
     /// The last leases that have ended.
     ended: VecDeque<Fence>,
     extended: Option<(Fence, Term)>,
 }
 
-/// By ticket, too: the calls of a repeated attempt are granted the same lease.
+/// With the ticket, because the calls of a repeated attempt are granted the same lease.
 type GuardId = (Fence, Ticket);
 
-/// The guards of one key. The usual one takes no room on the heap.
+/// The guards of one key. A single guard, the usual case, is not on the heap.
 #[derive(Debug, Default)]
 struct Guards {
     one: Option<(GuardId, Tenure)>,
@@ -69,7 +68,7 @@ impl HeldLeases {
         }
     }
 
-    /// A call for these keys is on its way.
+    /// A call for these keys is under way.
     pub(crate) fn call_began(&self, locks: &Locks) {
         for name in locks.names() {
             let mut shard = self.shard(name);
@@ -77,24 +76,24 @@ impl HeldLeases {
         }
     }
 
-    /// It has its outcome, which is not a lease.
+    /// A call for these keys has ended without a lease.
     pub(crate) fn call_ended(&self, locks: &Locks) {
         for name in locks.names() {
             self.shard(name).change(name, KeyGuards::call_ended);
         }
     }
 
-    /// A call has its outcome: a guard has this lease from now on.
-    pub(crate) fn hold(&self, lease: &Lease, ticket: Ticket, tenure: &Tenure) {
+    /// A call has ended with this lease, which a guard holds from now on.
+    pub(crate) fn add_guard(&self, lease: &Lease, ticket: Ticket, tenure: &Tenure) {
         for name in lease.locks.names() {
             self.shard(name).change(name, |key| {
-                if let Some(news) = &key.news {
+                if let Some(early) = &key.early {
                     if let Some((_, term)) =
-                        news.extended.filter(|(fence, _)| *fence == lease.fence)
+                        early.extended.filter(|(fence, _)| *fence == lease.fence)
                     {
                         tenure.extend(&term);
                     }
-                    if news.ended.contains(&lease.fence) && tenure.lose() {
+                    if early.ended.contains(&lease.fence) && tenure.lose() {
                         self.report_lost(lease.name(), lease.fence);
                     }
                 }
@@ -104,38 +103,42 @@ impl HeldLeases {
         }
     }
 
-    /// The guard has given its lease back, or is about to.
-    pub(crate) fn let_go(&self, lease: &Lease, ticket: Ticket) {
+    /// The guard has released its lease, or is about to.
+    pub(crate) fn remove_guard(&self, lease: &Lease, ticket: Ticket) {
         for name in lease.locks.names() {
             let mut shard = self.shard(name);
             shard.change(name, |key| key.guards.remove((lease.fence, ticket)));
         }
     }
 
-    /// The store says that the lease of this key and fence is over.
+    /// The lease of this key and fence has ended.
     pub(crate) fn ended(&self, name: &LockName, fence: Fence) {
         let mut lost = 0;
         self.shard(name).change(name, |key| {
-            if let Some(news) = key.news() {
-                if news.ended.len() == MAX_ENDED {
-                    news.ended.pop_front();
+            if let Some(early) = key.early_changes() {
+                if early.ended.len() == MAX_ENDED {
+                    early.ended.pop_front();
                 }
-                news.ended.push_back(fence);
+                early.ended.push_back(fence);
             }
-            lost = key.guards.of(fence).filter(|guard| guard.lose()).count();
+            lost = key
+                .guards
+                .with_fence(fence)
+                .filter(|guard| guard.lose())
+                .count();
         });
         for _ in 0..lost {
             self.report_lost(name, fence);
         }
     }
 
-    /// The store says that the lease of this key and fence has another end.
+    /// The expiry of the lease of this key and fence was moved.
     pub(crate) fn extended(&self, name: &LockName, fence: Fence, term: &Term) {
         self.shard(name).change(name, |key| {
-            if let Some(news) = key.news() {
-                news.extended = Some((fence, *term));
+            if let Some(early) = key.early_changes() {
+                early.extended = Some((fence, *term));
             }
-            for guard in key.guards.of(fence) {
+            for guard in key.guards.with_fence(fence) {
                 guard.extend(term);
             }
         });
@@ -146,9 +149,9 @@ impl HeldLeases {
             .report(EventKind::Lost, name, Some(fence), None);
     }
 
-    /// No critical section can panic half-way, so a poisoned shard is as good as any.
+    /// A poisoned shard is consistent, because no critical section can panic half-way.
     fn shard(&self, name: &LockName) -> MutexGuard<'_, Shard> {
-        // The low bits choose the place inside the shard's own map.
+        // The low bits choose the bucket in the shard's own map.
         let high_bits = self.hasher.hash_one(name) >> 32;
         let index = usize::try_from(high_bits).unwrap_or_default() % SHARDS;
         self.shards[index]
@@ -167,7 +170,7 @@ impl HeldLeases {
 }
 
 impl Shard {
-    /// Changes a key that has anything, and forgets it when nothing is left.
+    /// Changes a key that is present, and removes it when it becomes empty.
     fn change(&mut self, name: &LockName, change: impl FnOnce(&mut KeyGuards)) {
         if let Some(key) = self.0.get_mut(name) {
             change(key);
@@ -179,15 +182,15 @@ impl Shard {
 }
 
 impl KeyGuards {
-    /// Where to keep what happens; none when no call is on its way, so that nothing need be kept.
-    fn news(&mut self) -> Option<&mut News> {
-        (self.calls > 0).then(|| &mut **self.news.get_or_insert_default())
+    /// Where to record a change; `None` if no call is under way, so that none could miss it.
+    fn early_changes(&mut self) -> Option<&mut EarlyChanges> {
+        (self.calls > 0).then(|| &mut **self.early.get_or_insert_default())
     }
 
     fn call_ended(&mut self) {
         self.calls -= 1;
         if self.calls == 0 {
-            self.news = None;
+            self.early = None;
         }
     }
 }
@@ -213,7 +216,7 @@ impl Guards {
         }
     }
 
-    fn of(&self, fence: Fence) -> impl Iterator<Item = &Tenure> {
+    fn with_fence(&self, fence: Fence) -> impl Iterator<Item = &Tenure> {
         let one = self.one.iter().filter(move |((own, _), _)| *own == fence);
         let ids = (fence, Ticket(u128::MIN))..=(fence, Ticket(u128::MAX));
         let others = self.others.range(ids).map(|(_, guard)| guard);
@@ -246,11 +249,11 @@ mod tests {
     fn term(seconds: u64) -> Term {
         let until = Instant::now() + Duration::from_secs(seconds);
         Term {
-            ends: until,
-            until,
+            ends_at: until,
+            lost_at: until,
             expires_at: Timestamp::from_millis(seconds * 1_000),
             sent: Instant::now(),
-            read: Timestamp::from_millis(1),
+            store_time: Timestamp::from_millis(1),
         }
     }
 
@@ -263,21 +266,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_overtakes_a_grant_is_remembered_until_its_call_has_ended() {
+    async fn changes_that_overtake_a_grant_are_remembered_until_its_call_has_ended() {
         let held = leases();
         let (locks, name) = (lease(1).locks, lease(1).name().clone());
         held.call_began(&locks);
         held.call_began(&locks);
         held.extended(&name, lease(7).fence, &term(5));
         let tenure = Tenure::new(term(60), Instant::now());
-        held.hold(&lease(7), Ticket(1), &tenure);
+        held.add_guard(&lease(7), Ticket(1), &tenure);
         assert_eq!(tenure.term().expires_at, Timestamp::from_millis(5_000));
         held.ended(&name, lease(8).fence);
         let next = Tenure::new(term(60), Instant::now());
-        held.hold(&lease(8), Ticket(2), &next);
+        held.add_guard(&lease(8), Ticket(2), &next);
         assert!(next.is_lost());
-        held.let_go(&lease(7), Ticket(1));
-        held.let_go(&lease(8), Ticket(2));
+        held.remove_guard(&lease(7), Ticket(1));
+        held.remove_guard(&lease(8), Ticket(2));
         assert!(held.is_empty(), "{held:?}");
     }
 
@@ -292,9 +295,9 @@ mod tests {
         for _ in 0..3 {
             held.call_began(&lease(7).locks);
         }
-        held.hold(&lease(7), Ticket(1), &first);
-        held.hold(&lease(7), Ticket(u128::MAX), &second);
-        held.hold(&lease(8), Ticket(2), &other);
+        held.add_guard(&lease(7), Ticket(1), &first);
+        held.add_guard(&lease(7), Ticket(u128::MAX), &second);
+        held.add_guard(&lease(8), Ticket(2), &other);
         held.ended(lease(7).name(), lease(7).fence);
         let lost = [&first, &second, &other].map(Tenure::is_lost);
         assert_eq!(lost, [true, true, false]);
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_guard_is_found_whatever_others_of_its_key_have_come_and_gone() {
+    async fn a_guard_is_found_after_others_of_its_key_were_added_and_removed() {
         let held = leases();
         let tenures: Vec<Tenure> = (0..5)
             .map(|_| Tenure::new(term(60), Instant::now()))
@@ -310,14 +313,14 @@ mod tests {
         let hold = |fence: u64| {
             held.call_began(&lease(fence).locks);
             let tenure = &tenures[usize::try_from(fence).unwrap() - 1];
-            held.hold(&lease(fence), Ticket(fence.into()), tenure);
+            held.add_guard(&lease(fence), Ticket(fence.into()), tenure);
         };
         hold(1);
         hold(2);
         hold(3);
-        held.let_go(&lease(1), Ticket(1));
+        held.remove_guard(&lease(1), Ticket(1));
         hold(4);
-        held.let_go(&lease(3), Ticket(3));
+        held.remove_guard(&lease(3), Ticket(3));
         hold(5);
         for fence in 1..=5 {
             held.ended(lease(fence).name(), lease(fence).fence);
@@ -325,7 +328,7 @@ mod tests {
         let lost: Vec<bool> = tenures.iter().map(Tenure::is_lost).collect();
         assert_eq!(lost, [false, true, false, true, true]);
         for fence in [2, 4, 5] {
-            held.let_go(&lease(fence), Ticket(fence.into()));
+            held.remove_guard(&lease(fence), Ticket(fence.into()));
         }
         assert!(held.is_empty(), "{held:?}");
     }

@@ -1,10 +1,10 @@
-//! The lock domain of the Forrst server: what a lock is, what a store must do, and how callers wait.
+//! The lock domain of the Forrst server: what a lock is, what a store must do, and how calls wait.
 //!
 //! - [`model`] is the specification: pure steps over keys, for exclusive, shared, limited and multi-key locks alike.
-//! - [`LockStore`] is where locks live. Its documentation is the contract that every store fulfils, and
-//!   [`contract`] (feature `contract`) is the suite that proves it.
-//! - [`LockService`] is what a server uses: waiting, renewal, notice of loss and cleaning up after callers
-//!   who went away, written once over any store.
+//! - [`LockStore`] keeps the locks. Its documentation is the contract of every store, and [`contract`] (feature
+//!   `contract`) is the suite that tests it.
+//! - [`LockService`] is what a server uses: it waits, renews leases, reports their loss and rolls back abandoned calls,
+//!   over any store.
 //!
 //! Nothing here knows the wire format.
 

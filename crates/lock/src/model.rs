@@ -1,61 +1,59 @@
 //! The specification: what each command does to the locks.
 //!
-//! [`step`] is pure. Time is an argument, fences come from outside, and what has happened comes out as a list of
-//! [`Transition`]s, from which waiters are notified and events, metrics and watches are made. The memory and embedded
-//! stores run it as it stands; every other store is another spelling of it, and the model test of [`crate::contract`]
-//! compares the two.
+//! [`step`] is pure. Time and fences are arguments, and the changes come out as a list of [`Transition`]s, from which
+//! notifications, events and metrics are made. The memory and embedded stores run this code; other stores implement it in
+//! another language, and the model test of [`crate::contract`] compares them with it.
 //!
-//! A claim takes a [`Share`] of one key or of several. It is **granted when it is first in the queue of every one of its
-//! keys, and fits beside the leases of each**. It enters all its queues in one step, and all queues have one order, so the oldest
-//! claim is first everywhere: no deadlock, no starvation, arrival order for every kind of lock. One grant is one lease with one
-//! fence, whatever the number of keys; it is extended, released and lost as a whole.
+//! A claim takes a [`Share`] of one key or of several. It is **granted when it is first in the queue of each of its keys, and
+//! is compatible with the leases of each**. It enters all its queues in one step, and all queues have the same order, so the
+//! oldest claim is first in each: no deadlock, no starvation, arrival order for every kind of lock. One grant is one lease with
+//! one fence, whatever the number of keys; it is extended, released and lost as a whole.
 //!
 //! Four rules hold in every step:
 //!
-//! 1. A lease whose time has come has ended before the command is applied (S4, L1).
-//! 2. What can be granted to waiting claims is granted before a new one is considered (L2).
-//! 3. What acts on a lease acts on none that was granted in the same step: no caller can have meant it.
+//! 1. Leases that have expired end before the command is applied (S4, L1).
+//! 2. Waiting claims that can be granted are granted before a new one is considered (L2).
+//! 3. A command never acts on a lease that was granted in the same step, because its caller cannot have meant that lease.
 //! 4. Every grant takes a fresh fence, and only a grant does (S2).
 //!
-//! **Invariants**, between two steps: the leases of a key fit together; no claim that could be granted waits; a claim is in all
-//! its queues, or in none. They are checked after each step in debug builds.
+//! **Invariants**, between two steps: the leases of a key are compatible; no claim waits that could be granted; a claim is in
+//! all its queues, or in none. Debug builds check them after each step.
 
 mod acquire;
 mod command;
+mod executor;
 mod key;
 mod share;
-mod turn;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::command::{
-    Abandoned, Acquire, Acquired, Claim, Command, Held, NotHeld, Obstacle, Outcome, Settled, Wait,
-    Wake, Withdrawn,
+    Abandoned, Acquire, Acquired, Claim, Command, LeaseRef, NotHeld, Obstacle, Outcome, Settled,
+    Wait, Wake, Withdrawn,
 };
+use self::executor::Executor;
 pub use self::key::{
-    Call, Holder, Kept, Key, MAX_CALLS, MAX_WITHDRAWALS, Position, REMEMBERED_RELEASES, Release,
-    Waiting, Withdrawal,
+    Call, Holder, Key, KeySnapshot, MAX_CALLS, MAX_WITHDRAWALS, Position, REMEMBERED_RELEASES,
+    Release, Waiting, Withdrawal,
 };
 pub use self::share::{InvalidLocks, Kind, Locks, Share};
-use self::turn::Turn;
 use crate::{Fence, Lease, LockName, NodeId, Timestamp};
 
-/// How long a key remembers that a lease was released, and whose.
+/// How long a key remembers a released lease and its owner.
 ///
-/// Long enough for a caller whose answer was lost to ask again, and short, because every released key costs
-/// memory for as long.
+/// Long enough for a caller whose answer was lost to retry, but short, because every released key takes memory until then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReleaseMemory(Duration);
 
 impl ReleaseMemory {
-    /// The shortest: less would be over before a caller can ask again.
+    /// The shortest: anything less would end before a caller can retry.
     pub const MIN: Self = Self(Duration::from_secs(1));
-    /// The longest: more would fill a Redis with keys that nobody holds.
+    /// The longest: anything more would fill Redis with keys that are free.
     pub const MAX: Self = Self(Duration::from_secs(3600));
 
-    /// Takes what is between [`MIN`](Self::MIN) and [`MAX`](Self::MAX).
+    /// `None` unless the duration is between [`MIN`](Self::MIN) and [`MAX`](Self::MAX).
     pub fn new(duration: Duration) -> Option<Self> {
         let range = Self::MIN.0..=Self::MAX.0;
         range.contains(&duration).then_some(Self(duration))
@@ -67,50 +65,50 @@ impl ReleaseMemory {
     }
 }
 
-/// Half a minute.
+/// 30 seconds.
 impl Default for ReleaseMemory {
     fn default() -> Self {
         Self(Duration::from_secs(30))
     }
 }
 
-/// How long a key remembers that an attempt was withdrawn: a call of it that was on its way comes to nothing.
+/// How long a key remembers a withdrawn attempt, so that a call of it that arrives late is refused.
 pub const WITHDRAWAL_TTL: Duration = Duration::from_secs(60);
 
-/// How long the node of a waiter has to confirm a grant that another node made.
+/// How long the node of a waiting call has to confirm a grant that another node made.
 pub const CONFIRM_WITHIN: Duration = Duration::from_secs(5);
 
-/// Where a step finds its keys.
+/// The keys that a step reads and changes.
 ///
-/// A step begins with the keys that its command [names](Command::names). It asks for others only through those of them that
-/// [have sets](Key::has_sets).
+/// A step begins with the keys that its command [names](Command::names). It asks for others only if one of these
+/// [has sets](Key::has_sets).
 pub trait Keys {
-    /// The key of this name; a new one when nothing is known of it.
+    /// The key of this name, created if it does not exist.
     fn key(&mut self, name: &LockName) -> &mut Key;
 }
 
-/// A single key without sets is all that a step on it needs.
+/// One key without sets. A step on it needs no others.
 #[derive(Debug)]
 pub struct OneKey<'a>(pub &'a mut Key);
 
 impl Keys for OneKey<'_> {
     fn key(&mut self, name: &LockName) -> &mut Key {
-        debug_assert_eq!(self.0.name(), name, "another key is not at hand");
+        debug_assert_eq!(self.0.name(), name, "the step asks for another key");
         self.0
     }
 }
 
-/// What a step needs to know of the world.
+/// The environment of a step.
 pub struct Env<'a> {
     /// The store's time.
     pub now: Timestamp,
-    /// Mints a fence that is larger than every earlier one of these keys; none when there are no more.
+    /// Mints a fence that is larger than every earlier one of these keys; `None` when they are exhausted.
     pub mint: &'a mut dyn FnMut(&Locks) -> Option<Fence>,
-    /// The node that runs the step, and learns of its own grants by the answer.
+    /// The node that runs the step. It needs no confirmation of grants to its own calls.
     pub node: Option<&'a NodeId>,
     /// Whether a node is alive.
     pub is_alive: &'a dyn Fn(&NodeId) -> bool,
-    /// For how long releases are remembered.
+    /// How long releases are remembered.
     pub memory: ReleaseMemory,
 }
 
@@ -130,19 +128,19 @@ impl<'a> Env<'a> {
         }
     }
 
-    /// Whether the node of a call has gone.
+    /// Whether the node of a call is dead.
     fn is_gone(&self, call: &Call) -> bool {
         let node = call.node.as_ref();
         node.is_some_and(|node| Some(node) != self.node && !(self.is_alive)(node))
     }
 
-    /// Whether a call goes on waiting.
+    /// Whether a call keeps waiting.
     fn stays(&self, call: &Call) -> bool {
         call.until > self.now && !self.is_gone(call)
     }
 }
 
-/// Something that happened in a step.
+/// One change that a step made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transition {
@@ -150,23 +148,23 @@ pub enum Transition {
     Granted {
         /// The lease.
         lease: Lease,
-        /// Since when it was waited for; none when it was had at once.
+        /// Since when its call has waited; `None` if it was granted at once.
         waited_since: Option<Timestamp>,
-        /// When it is taken back unless it is confirmed.
+        /// When it ends unless it is confirmed.
         confirm_by: Option<Timestamp>,
     },
-    /// A grant was confirmed by the node of its waiter.
+    /// A grant was confirmed by the node of its call.
     Confirmed {
         /// The lease.
         lease: Lease,
-        /// When it would have been taken back.
+        /// When it would have ended otherwise.
         confirm_by: Timestamp,
     },
-    /// The end of a lease was put off, or brought forward.
+    /// The expiry of a lease was moved, to a later or an earlier time.
     Extended {
         /// The lease as it is now.
         lease: Lease,
-        /// When something would have had to be done about it before: [`Holder::due`].
+        /// Its [`Holder::due`] before the step.
         before: Timestamp,
     },
     /// A lease ended.
@@ -175,10 +173,10 @@ pub enum Transition {
         lease: Lease,
         /// Why.
         cause: End,
-        /// When something would have had to be done about it: [`Holder::due`].
+        /// Its last [`Holder::due`].
         due: Timestamp,
     },
-    /// A call has left the queue, and is to be told why.
+    /// A call has left the queue, and has to be notified.
     Woken {
         /// The call.
         call: Call,
@@ -188,7 +186,7 @@ pub enum Transition {
 }
 
 impl Transition {
-    /// The lease that it is about.
+    /// The lease that has changed.
     pub fn lease(&self) -> Option<&Lease> {
         match self {
             Self::Granted { lease, .. }
@@ -204,26 +202,26 @@ impl Transition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// Its owner gave it back.
+    /// Its owner released it.
     Released,
     /// An operator ended it.
     Forced,
-    /// Its time was over.
+    /// It expired.
     Expired,
-    /// The call that got it was given up, and its owner never knew.
+    /// The call that it was granted to was abandoned, and its owner never received it.
     Abandoned,
-    /// The node of its waiter did not confirm it.
+    /// The node of its call did not confirm it in time.
     Unconfirmed,
 }
 
-/// Applies one command. What happens is added to `transitions`.
+/// Applies one command, and appends the changes to `transitions`.
 pub fn step<K: Keys>(
     keys: &mut K,
     command: &Command,
     env: &mut Env<'_>,
     transitions: &mut Vec<Transition>,
 ) -> Outcome {
-    Turn::new(keys, env, transitions).run(command)
+    Executor::new(keys, env, transitions).execute(command)
 }
 
 #[cfg(test)]

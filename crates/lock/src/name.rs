@@ -1,4 +1,6 @@
-//! What a lock is called: the caller's key, and the full name that the store knows.
+//! Names of locks: the key that a caller chose, and the full name under which the store has the lock.
+//!
+//! Both are NFC-normalised, so that two spellings that look the same are the same lock.
 
 use std::borrow::{Borrow, Cow};
 use std::fmt;
@@ -8,29 +10,29 @@ use smallvec::SmallVec;
 use smol_str::SmolStr;
 use unicode_normalization::{UnicodeNormalization, is_nfc};
 
-/// Why a text is no valid key, name, owner or attempt.
+/// Why a text is not a valid key, name, owner or attempt.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidText {
-    /// Nothing is left of it.
+    /// It is empty.
     #[error("must not be empty")]
     Empty,
     /// It is longer than the limit.
     #[error("must be at most {max} bytes of UTF-8, but is {actual}")]
     TooLong {
-        /// How many bytes are allowed.
+        /// The limit, in bytes.
         max: usize,
-        /// How many bytes there are.
+        /// Its length, in bytes.
         actual: usize,
     },
     /// It contains a control character, such as a line break or NUL.
     #[error("must not contain control characters, but has U+{:04X}", u32::from(*.0))]
     Control(char),
-    /// A full name has to start with [`LockName::PREFIX`].
+    /// It is a full name that does not start with [`LockName::PREFIX`].
     #[error("must start with `lock:`, as the full key in an answer does")]
     NoPrefix,
 }
 
-/// Checks what all of our texts have in common.
+/// Checks the rules that all these texts share.
 pub(crate) fn check(text: &str, max: usize) -> Result<(), InvalidText> {
     if text.is_empty() {
         return Err(InvalidText::Empty);
@@ -47,7 +49,7 @@ pub(crate) fn check(text: &str, max: usize) -> Result<(), InvalidText> {
     }
 }
 
-/// Two spellings that look the same to a person must be the same lock.
+/// In NFC.
 fn normalised(raw: &str) -> Cow<'_, str> {
     if is_nfc(raw) {
         raw.into()
@@ -56,7 +58,6 @@ fn normalised(raw: &str) -> Cow<'_, str> {
     }
 }
 
-/// With one allocation: every locked call has a name made.
 /// Full keys of the PHP library begin with `forrst_lock:`.
 fn with_prefix(name: Cow<'_, str>) -> Cow<'_, str> {
     match name.strip_prefix(OTHER_PREFIX) {
@@ -67,6 +68,7 @@ fn with_prefix(name: Cow<'_, str>) -> Cow<'_, str> {
 
 const OTHER_PREFIX: &str = "forrst_lock:";
 
+/// With one allocation, because every call with a lock builds a name.
 fn joined(parts: &[&str]) -> Arc<str> {
     let mut text: SmallVec<[u8; 128]> = SmallVec::new();
     parts
@@ -84,9 +86,9 @@ impl LockKey {
     /// The longest key, in bytes of UTF-8 after normalisation.
     pub const MAX_BYTES: usize = 512;
 
-    /// Normalises the text, then checks it.
+    /// Normalises and validates a text.
     pub fn parse(raw: &str) -> Result<Self, InvalidText> {
-        // Normalisation shrinks a text to a third at most: what is longer needs no work to be refused.
+        // Normalisation shrinks a text to a quarter at the least, so a longer one is refused without that work.
         if raw.len() > 4 * Self::MAX_BYTES {
             return Err(InvalidText::TooLong {
                 max: Self::MAX_BYTES,
@@ -117,7 +119,7 @@ impl fmt::Display for LockKey {
 pub struct LockName(Arc<str>);
 
 impl LockName {
-    /// What every name starts with.
+    /// The prefix of every name.
     pub const PREFIX: &'static str = "lock:";
 
     /// The longest name that can be built: prefix, function, colon, key.
@@ -127,18 +129,18 @@ impl LockName {
     /// The longest function name that can scope a lock.
     pub const MAX_FUNCTION_BYTES: usize = 255;
 
-    /// The name of a lock that one function's callers share.
+    /// The name of a lock within one function.
     pub fn scoped(function: &str, key: &LockKey) -> Result<Self, InvalidText> {
         check(function, Self::MAX_FUNCTION_BYTES)?;
         Ok(Self(joined(&[Self::PREFIX, function, ":", key.as_str()])))
     }
 
-    /// The name of a lock that all functions share.
+    /// The name of a lock that is shared by all functions.
     pub fn global(key: &LockKey) -> Self {
         Self(joined(&[Self::PREFIX, key.as_str()]))
     }
 
-    /// Reads a full key as an answer had it.
+    /// Parses a full key, as answers contain it.
     pub fn parse(raw: &str) -> Result<Self, InvalidText> {
         if raw.len() > 4 * Self::MAX_BYTES {
             return Err(InvalidText::TooLong {
@@ -155,12 +157,12 @@ impl LockName {
         }
     }
 
-    /// What names begin with that begin with this text, however that spells its accents.
+    /// Normalises a prefix, so that it matches the normalised names that begin with it.
     pub fn normalised_prefix(raw: &str) -> String {
         with_prefix(normalised(raw)).into_owned()
     }
 
-    /// The whole text, with its `lock:`.
+    /// The whole text, including `lock:`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -183,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_that_look_alike_are_one_key() {
+    fn spellings_that_look_the_same_are_one_key() {
         let composed = LockKey::parse("caf\u{e9}").unwrap();
         let decomposed = LockKey::parse("cafe\u{301}").unwrap();
         assert_eq!(composed, decomposed);
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_built_as_the_contract_says() {
+    fn names_have_the_form_of_the_contract() {
         let key = LockKey::parse("user:123").unwrap();
         assert_eq!(
             LockName::scoped("payments.charge", &key).unwrap().as_str(),
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_that_can_be_built_can_be_read_back() {
+    fn every_name_that_can_be_built_can_be_parsed() {
         let key = LockKey::parse(&"k".repeat(512)).unwrap();
         let function = "f".repeat(LockName::MAX_FUNCTION_BYTES);
         let name = LockName::scoped(&function, &key).unwrap();
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_key_needs_its_prefix_and_something_behind_it() {
+    fn a_full_key_needs_its_prefix_and_a_key() {
         assert_eq!(LockName::parse("user:123"), Err(InvalidText::NoPrefix));
         assert_eq!(LockName::parse("lock:"), Err(InvalidText::Empty));
         assert!(LockName::parse("lock:x\n").is_err());

@@ -1,4 +1,5 @@
-//! Notifications from a store to the process that uses it.
+//! Notifications from a store to the processes that use it: [`Node`] is the receiver, [`Nodes`] the list of receivers that a
+//! store keeps.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,30 +12,30 @@ use crate::{Fence, LockName, Reading, Ticket, Timestamp};
 ///
 /// Called in the middle of a step, so it neither waits nor calls the store.
 pub trait Node: fmt::Debug + Send + Sync + 'static {
-    /// A call of this process has left the queue, and how; what the wake says is to be read by the clock of `reading`.
+    /// A call of this process has left the queue. Times in `wake` are by the clock of `reading`.
     ///
-    /// A call may have waited for minutes, and its first answer may have come from another server with another clock. So a
-    /// store gives a reading that is no older than the news: of the step that woke the call, or of a later one.
+    /// A call may have waited for minutes, and its first answer may have come from another server with another clock. So the
+    /// reading is of the step that woke the call, or of a later one.
     ///
-    /// `false` if nobody waits for it any more. A lease that it was granted is nobody's then, and the store
-    /// [abandons](crate::model::Command::Abandon) the call.
+    /// `false` if the call no longer waits. Then the store [abandons](crate::model::Command::Abandon) it, which ends the lease
+    /// that it was granted.
     fn wake(&self, ticket: Ticket, wake: Wake, reading: Reading) -> bool;
 
-    /// A step that this process made has changed a lease, at this time of the store.
+    /// A step of this process has changed a lease, at this time of the store.
     ///
-    /// Every such transition is reported once, and before the answer to its command. [`Transition::Woken`] is not among them.
+    /// Each such transition is reported once, before the answer to its command. [`Transition::Woken`] is not reported here.
     fn changed(&self, transition: &Transition, now: Timestamp);
 
     /// A step of another process has ended a lease that was granted through this one. `name` is any of its keys.
     ///
-    /// The process that made the step reports it; this one only has a guard to notify. A store that passes such notifications
-    /// on may lose one: a guard that misses it is lost by its own clock.
+    /// The process that made the step reports the event; this one only notifies its guard. Such a notification may be lost: then
+    /// the guard is lost at its local deadline.
     fn ended_elsewhere(&self, name: &LockName, fence: Fence) {
         let _ = (name, fence);
     }
 
-    /// A step of another process has put off the end of a lease that was granted through this one, or brought it forward.
-    /// `name` is any of its keys, and `reading` that of the step.
+    /// A step of another process has moved the expiry of a lease that was granted through this one. `name` is any of its keys,
+    /// and `reading` that of the step.
     fn changed_elsewhere(
         &self,
         name: &LockName,
@@ -45,7 +46,7 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
         let _ = (name, fence, expires_at, reading);
     }
 
-    /// A message that a process which uses the store has [sent](crate::LockStore::broadcast) to all of them.
+    /// A message that one of the processes has [broadcast](crate::LockStore::broadcast).
     fn message(&self, message: &[u8]) {
         let _ = message;
     }
@@ -54,14 +55,14 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
 /// The processes that use a store; in a server, one.
 #[derive(Debug, Default)]
 pub struct Nodes {
-    /// Apart from the others, because it is notified of every step, and a lock would be taken for that.
+    /// Apart from the others, so that the usual single node is notified without a lock.
     first: OnceLock<Weak<dyn Node>>,
     has_others: AtomicBool,
     others: RwLock<Vec<Weak<dyn Node>>>,
 }
 
 impl Nodes {
-    /// One more.
+    /// Adds a node, which is notified as long as it lives.
     pub fn add(&self, node: Weak<dyn Node>) {
         let Err(node) = self.first.set(node) else {
             return;
@@ -72,7 +73,7 @@ impl Nodes {
         self.has_others.store(true, Ordering::Release);
     }
 
-    /// Notifies all of them of what a step has changed, except of calls that were woken.
+    /// Calls [`Node::changed`] of every node.
     pub fn changed(&self, transition: &Transition, now: Timestamp) {
         self.any(|node| {
             node.changed(transition, now);
@@ -80,7 +81,7 @@ impl Nodes {
         });
     }
 
-    /// Notifies all of them that another process has ended a lease.
+    /// Calls [`Node::ended_elsewhere`] of every node.
     pub fn ended_elsewhere(&self, name: &LockName, fence: Fence) {
         self.any(|node| {
             node.ended_elsewhere(name, fence);
@@ -88,7 +89,7 @@ impl Nodes {
         });
     }
 
-    /// Notifies all of them that another process has put another end to a lease.
+    /// Calls [`Node::changed_elsewhere`] of every node.
     pub fn changed_elsewhere(
         &self,
         name: &LockName,
@@ -102,7 +103,7 @@ impl Nodes {
         });
     }
 
-    /// Passes a message on to all of them.
+    /// Calls [`Node::message`] of every node.
     pub fn message(&self, message: &[u8]) {
         self.any(|node| {
             node.message(message);
@@ -110,18 +111,18 @@ impl Nodes {
         });
     }
 
-    /// Notifies the one whose call it is. `false` if no call waits.
+    /// Notifies the node that made the call. `false` if the call no longer waits.
     #[must_use]
     pub fn wake(&self, ticket: Ticket, wake: &Wake, reading: Reading) -> bool {
         self.any(|node| node.wake(ticket, wake.clone(), reading))
     }
 
-    fn any(&self, mut tell: impl FnMut(Arc<dyn Node>) -> bool) -> bool {
+    fn any(&self, mut notify: impl FnMut(Arc<dyn Node>) -> bool) -> bool {
         if self
             .first
             .get()
             .and_then(Weak::upgrade)
-            .is_some_and(&mut tell)
+            .is_some_and(&mut notify)
         {
             return true;
         }
@@ -129,6 +130,6 @@ impl Nodes {
             return false;
         }
         let others = self.others.read().unwrap_or_else(PoisonError::into_inner);
-        others.iter().filter_map(Weak::upgrade).any(&mut tell)
+        others.iter().filter_map(Weak::upgrade).any(&mut notify)
     }
 }

@@ -1,4 +1,4 @@
-//! Who holds or asks: the owner's token, the caller's attempt, and the ticket of one call.
+//! Identities: the token of an owner, the attempt of a caller, the ticket of one call, and the id of a node.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ macro_rules! text {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The longest, in bytes.
+            /// The longest text, in bytes.
             pub const MAX_BYTES: usize = 255;
 
-            /// Checks what a caller sent.
+            /// Validates a text that a caller sent.
             pub fn parse(raw: &str) -> Result<Self, InvalidText> {
                 check(raw, Self::MAX_BYTES)?;
                 Ok(Self(raw.into()))
@@ -36,26 +36,26 @@ text! {
 }
 
 text! {
-    /// A caller's name for one try to get a lock, repeated when the answer was lost: 1 to 255 bytes.
+    /// The idempotency key of a call for a lock, repeated when the answer was lost: 1 to 255 bytes.
     ///
-    /// The same owner with the same attempt gets the same lease, not a second one.
+    /// The same owner with the same attempt receives the same lease, not a second one.
     Attempt
 }
 
 text! {
-    /// Who took a lock, as far as the server knows its callers: the name of an API key or a certificate, 1 to 255 bytes.
+    /// The authenticated caller that took a lock: the name of an API key or a certificate, 1 to 255 bytes.
     ///
-    /// It grants nothing; the [`Owner`]'s token does.
+    /// It grants no rights to the lease; the [`Owner`]'s token does.
     Caller
 }
 
 text! {
-    /// What a lock is held for, for people: 1 to 255 bytes. It is no secret.
+    /// What a lock is held for, for people: 1 to 255 bytes. It is not secret.
     Note
 }
 
 impl Owner {
-    /// A fresh UUID v4, for a caller who chose none.
+    /// A fresh UUID v4, for a caller that chose no owner.
     pub fn random() -> Self {
         let mut buffer = uuid::Uuid::encode_buffer();
         let text: &str = uuid::Uuid::new_v4().hyphenated().encode_lower(&mut buffer);
@@ -74,7 +74,7 @@ impl fmt::Display for Owner {
 pub struct NodeId(Arc<str>);
 
 impl NodeId {
-    /// A node of this name. No two processes that share a store have the same.
+    /// The id of this name, which must be unique among the processes that share the store.
     pub fn new(name: &str) -> Self {
         Self(name.into())
     }
@@ -85,15 +85,14 @@ impl NodeId {
     }
 }
 
-/// Tells one call from every other, over all processes that share a store.
+/// Identifies one call among those of all processes that share a store.
 ///
-/// A call that is given up takes back what its own ticket brought, and never what a repetition of the same
-/// [`Attempt`] got since.
+/// A call is rolled back by its ticket, which does not affect repetitions of the same [`Attempt`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u128);
 
 impl Ticket {
-    /// A ticket that nobody else has.
+    /// A ticket that no other call has.
     pub fn random() -> Self {
         Self(uuid::Uuid::new_v4().as_u128())
     }

@@ -1,4 +1,6 @@
 //! A call for a lock, until it has its outcome.
+//!
+//! Both types here clean up when they are dropped, so a caller that disconnects at any point leaves no waiter and no lease behind.
 
 use std::time::Duration;
 
@@ -7,43 +9,43 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::event::EventKind;
 use crate::model::{Abandoned, Wake};
-use crate::service::{CoreRef, came_too_late, retry_after};
+use crate::service::{CoreRef, is_expired_on_arrival, retry_after};
 use crate::store::{Answer, LockStoreExt};
 use crate::tenure::Term;
 use crate::{
     AcquireOutcome, Lease, LeaseGuard, LockError, LockName, Locks, Reading, StoreError, Ticket,
 };
 
-/// How long the store has to say when it is worth asking again. The answer itself is known, and must not wait for it.
+/// How long the store may take to say when to retry. The outcome itself is known by then, and must not be delayed.
 const HINT_TIME: Duration = Duration::from_millis(200);
 
-/// A permit to wait, given back when dropped.
+/// A permit to wait, returned when dropped.
 pub(crate) struct WaitPermit {
     core: CoreRef,
     ticket: Ticket,
     wake: oneshot::Receiver<(Wake, Reading)>,
     /// The keys whose alarms are kept for this call.
-    joined: Option<Locks>,
+    has_alarms: Option<Locks>,
 }
 
 impl WaitPermit {
-    /// Notified of the end of the wait from now on. To be called before the store knows of the call.
+    /// Must be called before the store receives the call, so that no notification is missed.
     pub(crate) fn new(core: CoreRef, ticket: Ticket) -> Self {
         let wake = core.node.waiters.add(ticket);
         Self {
             core,
             ticket,
             wake,
-            joined: None,
+            has_alarms: None,
         }
     }
 
-    /// From now on the keys have an alarm, as long as any call waits for them.
-    pub(crate) fn join_clock(&mut self, locks: &Locks) {
+    /// Keeps alarms for these keys until the permit is dropped.
+    pub(crate) fn keep_alarms(&mut self, locks: &Locks) {
         for name in locks.names() {
-            self.core.node.clock.join(name);
+            self.core.node.alarms.add_waiter(name);
         }
-        self.joined = Some(locks.clone());
+        self.has_alarms = Some(locks.clone());
     }
 }
 
@@ -51,13 +53,13 @@ impl Drop for WaitPermit {
     fn drop(&mut self) {
         self.core.node.waiters.remove(self.ticket);
         self.core.give_back_wait_permit();
-        for name in self.joined.iter().flat_map(Locks::names) {
-            self.core.node.clock.leave(name);
+        for name in self.has_alarms.iter().flat_map(Locks::names) {
+            self.core.node.alarms.remove_waiter(name);
         }
     }
 }
 
-/// A call on its way. Dropped before it has its outcome, it takes back whatever it got.
+/// A call under way. If it is dropped before it has its outcome, it is rolled back.
 pub(crate) struct Pending {
     core: CoreRef,
     pub(crate) locks: Locks,
@@ -82,7 +84,7 @@ impl Pending {
         self.locks.first()
     }
 
-    /// Waits for the end that the store puts to it, from `since` until `deadline`.
+    /// Waits until the store ends the wait or `deadline` has passed. The wait began at `since`.
     pub(crate) async fn wait(
         self,
         mut permit: WaitPermit,
@@ -95,7 +97,7 @@ impl Pending {
             wake = &mut permit.wake => wake,
             () = self.core.closed() => return Err(LockError::Closed),
             () = sleep_until(deadline) => {
-                // From here on no grant can come in any more; one that just came is taken.
+                // No grant can arrive after this, but one may have arrived just before.
                 permit.wake.close();
                 match permit.wake.try_recv() {
                     Ok(wake) => Ok(wake),
@@ -106,16 +108,16 @@ impl Pending {
         match wake {
             Ok((Wake::Granted(lease), reading)) => {
                 let ttl = lease.expires_at.remaining(lease.acquired_at);
-                let term = Term::read(lease.expires_at, ttl, reading);
+                let term = Term::from_reading(lease.expires_at, ttl, reading);
                 let answered = Instant::now();
-                if came_too_late(term.until, ttl, answered) {
-                    return Err(self.came_too_late());
+                if is_expired_on_arrival(term.lost_at, ttl, answered) {
+                    return Err(self.expired_on_arrival());
                 }
                 Ok(AcquireOutcome::Granted(self.granted(lease, term, answered)))
             }
             Ok((Wake::TimedOut(obstacle), reading)) => {
                 let now = reading.now + reading.at.elapsed();
-                let left = obstacle.look_at.remaining(now);
+                let left = obstacle.retry_at.remaining(now);
                 Ok(self.timed_out(since, obstacle.blocked_by, left))
             }
             Ok((Wake::Withdrawn, _)) => {
@@ -128,12 +130,12 @@ impl Pending {
             }
             Err(_) => {
                 self.failed();
-                Err(StoreError::NotDone("the store went away".into()).into())
+                Err(StoreError::NotDone("the store has dropped the waiting call".into()).into())
             }
         }
     }
 
-    /// Leaves the queue, and says what was in the way: if the store does not, what was at first.
+    /// Leaves the queue. If the store does not say what blocked the call at last, the answer names what did at first.
     async fn time_out(
         mut self,
         since: Instant,
@@ -144,7 +146,7 @@ impl Pending {
         if let Ok(Ok(Answer { outcome, now })) = answer {
             self.rolls_back = false;
             if let Abandoned::LeftQueue(obstacle) = outcome {
-                let left = obstacle.look_at.remaining(now);
+                let left = obstacle.retry_at.remaining(now);
                 return Ok(self.timed_out(since, obstacle.blocked_by, left));
             }
         }
@@ -157,7 +159,7 @@ impl Pending {
         blocked_by: Vec<LockName>,
         left: Duration,
     ) -> AcquireOutcome {
-        self.leave();
+        self.abandon();
         let waited = Some(since.elapsed());
         let reporter = &self.core.node.reporter;
         reporter.report(EventKind::TimedOut, self.name(), None, waited);
@@ -167,34 +169,34 @@ impl Pending {
         }
     }
 
-    /// It has its lease, by an answer of that moment.
+    /// It has received its lease, at `answered`.
     pub(crate) fn granted(mut self, lease: Lease, term: Term, answered: Instant) -> LeaseGuard {
         self.rolls_back = false;
         self.has_lease = true;
         LeaseGuard::new(self.core.clone(), lease, self.ticket, term, answered)
     }
 
-    /// It has its outcome, and nothing to roll back.
+    /// It has an outcome without a lease, and nothing to roll back.
     pub(crate) fn ended(mut self, how: EventKind) {
         self.rolls_back = false;
         self.core.count(how, self.locks.first());
     }
 
-    /// The grant was on its way for longer than its lease lasts.
-    pub(crate) fn came_too_late(self) -> LockError {
+    /// The lease of the grant had expired by the time it arrived.
+    pub(crate) fn expired_on_arrival(self) -> LockError {
         self.failed();
-        StoreError::MaybeDone("the grant came when its lease was over".into()).into()
+        StoreError::MaybeDone("the lease had expired when its grant arrived".into()).into()
     }
 
-    /// The store failed, and may have done something all the same.
+    /// The store failed, but may have executed the command.
     pub(crate) fn failed(mut self) {
-        self.leave();
+        self.abandon();
         self.core
             .count(EventKind::AcquireFailed, self.locks.first());
     }
 
-    /// Whether there was anything to leave.
-    fn leave(&mut self) -> bool {
+    /// Rolls the call back if it has no outcome yet. Returns whether it did.
+    fn abandon(&mut self) -> bool {
         let rolls_back = std::mem::take(&mut self.rolls_back);
         if rolls_back {
             self.core.store.abandon(self.locks.first(), self.ticket);
@@ -205,7 +207,7 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if self.leave() {
+        if self.abandon() {
             self.core.count(EventKind::GivenUp, self.locks.first());
         }
         if !self.has_lease {

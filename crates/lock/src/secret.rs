@@ -1,4 +1,4 @@
-//! What makes the hashes of a store its own.
+//! The secret of a store, with which keys and owners are hashed before they are shown.
 
 use std::fmt;
 
@@ -11,30 +11,30 @@ use sha2::Sha256;
 /// How much of a hash is shown: 96 bits, 16 characters.
 const SHOWN: usize = 12;
 
-/// The secret of a store. Keys and owners are shown as hashes under it, in the log, in events and in answers.
+/// The secret of a store. The log, events and answers show keys and owners as hashes with it.
 ///
-/// Without it, a key or an owner that people can guess could be found by hashing guesses.
+/// Without a secret, a hash could be reversed by hashing guesses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// A new one.
+    /// A new random secret.
     ///
     /// # Panics
     ///
-    /// When the operating system has no random numbers.
+    /// If the operating system has no random numbers.
     pub fn random() -> Self {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).expect("the operating system has random numbers");
         Self(bytes)
     }
 
-    /// One that was kept.
+    /// A secret that was stored.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// To be kept, and shown to nobody.
+    /// The bytes to store. They must not be shown.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -42,7 +42,7 @@ impl Secret {
     /// The first 96 bits of the HMAC-SHA256 of the text, in base64url. Texts of different kinds, such as `key` and `owner`, have
     /// different hashes.
     pub fn hash(&self, kind: &str, text: &str) -> String {
-        // A shorter key is padded with zeros: that is how HMAC is defined.
+        // HMAC pads a shorter key with zeros.
         let mut key = Key::<Hmac<Sha256>>::default();
         key[..self.0.len()].copy_from_slice(&self.0);
         let mut mac = Hmac::<Sha256>::new(&key);
@@ -53,7 +53,7 @@ impl Secret {
     }
 }
 
-/// Says nothing.
+/// Does not show the secret.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(format!("{secret:?}"), "Secret(…)");
     }
 
-    /// Nodes of different versions that share a store show the same.
+    /// Nodes of different versions that share a store must show the same hashes.
     #[test]
     fn the_construction_does_not_change() {
         let hash = Secret::from_bytes([7; 32]).hash("key", "lock:k");

@@ -1,6 +1,6 @@
-//! How commands, outcomes and transitions are written down, for stores and nodes that pass them on.
+//! Serialisation of commands, outcomes and transitions, for stores and nodes that pass them on.
 //!
-//! What is read is checked as any other input is: a name that is none cannot come in this way.
+//! Deserialised values are validated like any other input, so an invalid name cannot enter here.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ impl<'de> Deserialize<'de> for NodeId {
     }
 }
 
-/// As 32 hexadecimal digits: JSON has no number that is so large.
+/// As 32 hexadecimal digits, because JSON numbers are too small.
 impl Serialize for Ticket {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{:032x}", self.0))

@@ -1,4 +1,7 @@
-//! Locks as a server uses them: waiting, limits, expiry and clean-up over any store.
+//! Locks as a server uses them: waiting, limits, expiry and rollback, over any store.
+//!
+//! The service submits steps to the store, and is the [`Node`] that the store notifies. So a wait is a local channel, not a
+//! call that is open at the store.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,12 +12,12 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::alarm::AlarmClock;
+use crate::alarm::Alarms;
 use crate::event::{EventKind, Events, KeyStyle, Observer, Reporter, Stats};
 use crate::expiry::Expiry;
 use crate::held::HeldLeases;
 use crate::model::{
-    Acquire, Acquired, Claim, End, Held, NotHeld, Obstacle, Transition, Wait, Wake, Withdrawn,
+    Acquire, Acquired, Claim, End, LeaseRef, NotHeld, Obstacle, Transition, Wait, Wake, Withdrawn,
 };
 use crate::node::Node;
 use crate::pending::{Pending, WaitPermit};
@@ -29,12 +32,12 @@ use crate::{
     Ticket, Timestamp, Ttl,
 };
 
-/// Limits and habits of a [`LockService`].
+/// The configuration of a [`LockService`].
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// How many may wait for one key.
+    /// The most claims that wait for one key.
     pub max_waiters_per_key: usize,
-    /// How many may wait in this process.
+    /// The most calls that wait in this process.
     pub max_waiters: usize,
     /// How lock names appear in events.
     pub keys: KeyStyle,
@@ -50,22 +53,22 @@ impl Default for Config {
     }
 }
 
-/// Locks over a store. Cheap to clone: all clones are one service.
+/// Locks over a store. Cheap to clone; all clones are the same service.
 #[derive(Debug, Clone)]
 pub struct LockService {
     core: Arc<Core>,
-    threads: Arc<Striped<OfThread>>,
+    threads: Arc<Striped<PerThread>>,
 }
 
-/// What the calls of one thread change. The references to the core that they have are counted here.
+/// What the calls of one thread change. Their references to the core are counted here, not in one counter for all threads.
 #[derive(Debug)]
-struct OfThread {
+struct PerThread {
     core: CoreRef,
     first_ticket: u128,
     tickets: AtomicU64,
 }
 
-impl OfThread {
+impl PerThread {
     fn new(core: Arc<Core>) -> Self {
         Self {
             core: CoreRef(Arc::new(Counted { core })),
@@ -80,11 +83,11 @@ impl OfThread {
     }
 }
 
-/// What a call or a guard has of the core.
+/// The reference of a call or a guard to the core.
 #[derive(Debug, Clone)]
 pub(crate) struct CoreRef(Arc<Counted>);
 
-/// On cache lines of its own, with its count.
+/// On cache lines of its own, together with the reference count of its `Arc`.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Counted {
@@ -99,7 +102,7 @@ impl Deref for CoreRef {
     }
 }
 
-/// What the service shares with its guards and pending calls.
+/// The state that the service shares with its guards and pending calls.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) store: Arc<dyn LockStore>,
@@ -111,78 +114,79 @@ pub(crate) struct Core {
     expiry: AbortHandle,
 }
 
-/// What the store notifies: the waiting calls and the guards of this process, and its observer.
+/// The node that the store notifies. It passes notifications on to the waiting calls and guards of this process, and reports
+/// events.
 #[derive(Debug)]
 pub(crate) struct LocalNode {
     pub(crate) waiters: Waiters,
     pub(crate) held: HeldLeases,
-    pub(crate) clock: Arc<AlarmClock>,
+    pub(crate) alarms: Arc<Alarms>,
     pub(crate) reporter: Arc<Reporter>,
 }
 
-/// What a caller asks for.
+/// A request for a lease.
 #[derive(Debug, Clone)]
 pub struct AcquireRequest {
-    /// Which keys, and how much of each.
+    /// The keys, each with its share.
     pub locks: Locks,
-    /// Whose lease it becomes.
+    /// The owner of the lease.
     pub owner: Owner,
-    /// Who asks, where the server knows its callers.
+    /// The authenticated caller, if the server knows it.
     pub caller: Option<Caller>,
-    /// What it is for, for people.
+    /// What the lease is for, for people.
     pub note: Option<Note>,
     /// How long the lease lasts from its grant.
     pub ttl: Ttl,
-    /// How long to wait when it is held; at once when omitted.
+    /// The longest wait; `None` to be refused at once.
     pub wait: Option<Duration>,
-    /// Repeated by a caller who did not get the answer.
+    /// Repeated by a caller that did not receive the answer.
     pub attempt: Option<Attempt>,
 }
 
-/// What a caller gets.
+/// The outcome of a request for a lease.
 #[derive(Debug)]
 pub enum AcquireOutcome {
-    /// The lock.
+    /// The lease, with its guard.
     Granted(LeaseGuard),
-    /// It cannot be had now, and the caller did not want to wait.
+    /// It cannot be granted now, and the call does not wait.
     Held {
-        /// The keys in the way.
+        /// The keys that block it.
         blocked_by: Vec<LockName>,
-        /// When asking again is worth it: with jitter, and not after the end of a lease in the way.
+        /// When to retry: with jitter, and no later than the end of a blocking lease.
         retry_after: Duration,
     },
-    /// It could not be had for as long as the caller wanted to wait.
+    /// It could not be granted before the end of the wait.
     TimedOut {
-        /// The keys in the way.
+        /// The keys that block it.
         blocked_by: Vec<LockName>,
-        /// When asking again is worth it.
+        /// When to retry.
         retry_after: Duration,
     },
-    /// It cannot be had now, and too many wait already.
+    /// It cannot be granted now, and too many calls wait already.
     TooManyWaiters {
-        /// Which of the two limits is reached.
+        /// The limit that is reached.
         limit: WaiterLimit,
-        /// The keys in the way.
+        /// The keys that block it.
         blocked_by: Vec<LockName>,
-        /// When asking again is worth it.
+        /// When to retry.
         retry_after: Duration,
     },
     /// The attempt was withdrawn.
     Withdrawn,
-    /// The attempt is known, with other keys or other kinds.
-    AnotherAttempt,
+    /// The attempt was made before, with other keys or other kinds.
+    AttemptMismatch,
 }
 
-/// A limit on how many may wait.
+/// A limit of waiting calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaiterLimit {
     /// [`Config::max_waiters_per_key`].
-    OfLock,
+    PerKey,
     /// [`Config::max_waiters`].
-    OfProcess,
+    PerProcess,
 }
 
-/// Why there is no outcome.
+/// Why a request has no outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// The store failed. Nothing is held.
@@ -191,21 +195,21 @@ pub enum LockError {
     /// The service is shutting down.
     #[error("the server is shutting down")]
     Closed,
-    /// The last fence has been given out.
+    /// The last fence was minted.
     #[error("no fencing tokens are left in this store: nothing can be locked any more")]
     FencesExhausted,
 }
 
-/// Callers who are refused come back within this time, even when the holder's lease is long.
+/// The longest hint to callers that are refused, even if the holder's lease is long.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl LockService {
-    /// A service over `store`. Has to be called in a tokio runtime, where it starts one task that looks after expiry.
+    /// A service over `store`. Must be called in a tokio runtime, where it starts one task that handles expiry.
     pub fn new(store: Arc<dyn LockStore>, config: Config) -> Self {
         Self::start(store, config, None)
     }
 
-    /// As [`new`](Self::new), with an observer of everything that happens.
+    /// Like [`new`](Self::new), with an observer that receives every event.
     pub fn observed(
         store: Arc<dyn LockStore>,
         config: Config,
@@ -223,14 +227,14 @@ impl LockService {
         let node = Arc::new(LocalNode {
             waiters: Waiters::default(),
             held: HeldLeases::new(reporter.clone()),
-            clock: Arc::new(AlarmClock::default()),
+            alarms: Arc::new(Alarms::default()),
             reporter,
         });
         let weak: Weak<LocalNode> = Arc::downgrade(&node);
         store.subscribe(weak);
         let expiry = Expiry {
             store: store.clone(),
-            clock: node.clock.clone(),
+            alarms: node.alarms.clone(),
         };
         let core = Arc::new(Core {
             store,
@@ -241,16 +245,16 @@ impl LockService {
             closed: watch::Sender::new(false),
             expiry: tokio::spawn(expiry.run()).abort_handle(),
         });
-        let threads = Striped::from_fn(|| OfThread::new(core.clone()));
+        let threads = Striped::from_fn(|| PerThread::new(core.clone()));
         Self {
             core,
             threads: Arc::new(threads),
         }
     }
 
-    /// Takes the lock, at once or after waiting in arrival order.
+    /// Acquires a lease, at once or after waiting in arrival order.
     ///
-    /// Dropping the future leaves the queue at once, and returns the lock if it had just been granted.
+    /// Dropping the future leaves the queue, and ends the lease if it had just been granted.
     pub async fn acquire(&self, request: AcquireRequest) -> Result<AcquireOutcome, LockError> {
         let thread = self.threads.own();
         let core = &thread.core;
@@ -279,7 +283,7 @@ impl LockService {
             wait: wait.filter(|_| permit.is_some()).map(|timeout| Wait {
                 timeout,
                 max_queue: core.config.max_waiters_per_key,
-                again: None,
+                rejoin: None,
             }),
         };
         let sent = Instant::now();
@@ -295,22 +299,22 @@ impl LockService {
                 return Err(error.into());
             }
         };
-        // Without a limit, it waits from now on.
+        // Without a limit, the call waits from now on.
         let (obstacle, limit) = match outcome {
             Acquired::Granted(lease) => {
                 let answered = Instant::now();
-                // Not the ttl: a repeated attempt gets a lease of which some time is gone.
+                // Not the ttl: for a repeated attempt, part of it has passed.
                 let left = lease.expires_at.remaining(now);
-                let until = local_end(sent, left, ttl.as_duration());
-                if came_too_late(until, ttl.as_duration(), answered) {
-                    return Err(pending.came_too_late());
+                let lost_at = local_end(sent, left, ttl.as_duration());
+                if is_expired_on_arrival(lost_at, ttl.as_duration(), answered) {
+                    return Err(pending.expired_on_arrival());
                 }
                 let term = Term {
-                    ends: sent + left,
-                    until,
+                    ends_at: sent + left,
+                    lost_at,
                     expires_at: lease.expires_at,
                     sent,
-                    read: now,
+                    store_time: now,
                 };
                 let guard = pending.granted(lease, term, answered);
                 return Ok(AcquireOutcome::Granted(guard));
@@ -330,26 +334,26 @@ impl LockService {
                     retry_after: retry_after(Duration::ZERO),
                 });
             }
-            Acquired::AnotherAttempt => {
+            Acquired::AttemptMismatch => {
                 pending.ended(EventKind::Refused);
-                return Ok(AcquireOutcome::AnotherAttempt);
+                return Ok(AcquireOutcome::AttemptMismatch);
             }
-            Acquired::Held(obstacle) => (obstacle, Some(WaiterLimit::OfProcess)),
-            Acquired::QueueFull(obstacle) => (obstacle, Some(WaiterLimit::OfLock)),
+            Acquired::Held(obstacle) => (obstacle, Some(WaiterLimit::PerProcess)),
+            Acquired::QueueFull(obstacle) => (obstacle, Some(WaiterLimit::PerKey)),
             Acquired::Queued { obstacle, .. } => (obstacle, None),
         };
         let Obstacle {
             blocked_by,
-            look_at,
+            retry_at,
         } = obstacle;
         core.count(EventKind::Contended, pending.locks.first());
-        let left = look_at.remaining(now);
+        let left = retry_at.remaining(now);
         match (limit, wait, permit) {
             (None, Some(timeout), Some(mut permit)) => {
-                permit.join_clock(&pending.locks);
+                permit.keep_alarms(&pending.locks);
                 core.node.set_alarms(&pending.locks, left);
                 let deadline = sent + timeout;
-                // Boxed, since most calls do not come here.
+                // Boxed to keep the future small, because most calls do not wait.
                 Box::pin(pending.wait(permit, sent, deadline, blocked_by)).await
             }
             (limit, wait, _) => {
@@ -357,7 +361,7 @@ impl LockService {
                 Ok(if wait.is_some() {
                     pending.ended(EventKind::TooManyWaiters);
                     AcquireOutcome::TooManyWaiters {
-                        limit: limit.unwrap_or(WaiterLimit::OfProcess),
+                        limit: limit.unwrap_or(WaiterLimit::PerProcess),
                         blocked_by,
                         retry_after,
                     }
@@ -372,24 +376,28 @@ impl LockService {
         }
     }
 
-    /// Gives back a lease by its owner's token, and by its fence where one is named.
-    pub async fn release(&self, held: Held) -> Result<Result<Lease, NotHeld>, StoreError> {
-        let (name, fence) = (held.name.clone(), held.fence);
-        let answer = self.core.store.release(held).await;
+    /// Releases a lease by its owner's token, and by its fence if one is named.
+    pub async fn release(&self, lease_ref: LeaseRef) -> Result<Result<Lease, NotHeld>, StoreError> {
+        let (name, fence) = (lease_ref.name.clone(), lease_ref.fence);
+        let answer = self.core.store.release(lease_ref).await;
         let answer = answer.inspect_err(|_| self.core.count(EventKind::ReleaseFailed, &name))?;
         if let Err(why) = &answer.outcome {
             self.core.count(EventKind::ReleaseRefused, &name);
-            self.core.refused(&name, fence, *why);
+            self.core.note_refusal(&name, fence, *why);
         }
         Ok(answer.outcome)
     }
 
-    /// Lets the lease end a full ttl from now.
-    pub async fn extend(&self, held: Held, ttl: Ttl) -> Result<Result<Lease, NotHeld>, StoreError> {
-        Ok(self.core.extend(held, ttl).await?.outcome)
+    /// Lets the lease expire a full ttl from now.
+    pub async fn extend(
+        &self,
+        lease_ref: LeaseRef,
+        ttl: Ttl,
+    ) -> Result<Result<Lease, NotHeld>, StoreError> {
+        Ok(self.core.extend(lease_ref, ttl).await?.outcome)
     }
 
-    /// Ends every lease on a key, in one step; only those of some fences where any is named.
+    /// Ends every lease on a key, in one step; only those with these fences if there are any.
     pub async fn force_release(
         &self,
         name: &LockName,
@@ -400,7 +408,7 @@ impl LockService {
         Ok(answer.outcome)
     }
 
-    /// Takes back an attempt whose outcome its caller does not know.
+    /// Cancels an attempt whose outcome its caller does not know.
     pub async fn withdraw(
         &self,
         name: &LockName,
@@ -412,13 +420,13 @@ impl LockService {
         Ok(answer.outcome)
     }
 
-    /// The state of one key, and the store's time of it.
+    /// The status of one key, and the store's time when it was read.
     pub async fn inspect(&self, name: &LockName) -> Result<(LockStatus, Timestamp), StoreError> {
         let answer = self.core.store.inspect(name).await?;
         Ok((answer.outcome, answer.now))
     }
 
-    /// The claims that wait for a lock, the next one first, and the store's time of it.
+    /// The first `limit` claims that wait for a lock, in their order, and the store's time when they were read.
     pub async fn queue(
         &self,
         name: &LockName,
@@ -428,7 +436,7 @@ impl LockService {
         Ok((answer.outcome, answer.now))
     }
 
-    /// Some of the locks that are held.
+    /// A page of the locks that are held.
     pub async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
         self.core.store.list(request).await
     }
@@ -438,28 +446,28 @@ impl LockService {
         &self.core.store
     }
 
-    /// How many wait in this process.
+    /// How many calls wait in this process.
     pub fn waiting(&self) -> usize {
         self.core.waiting.load(Ordering::Relaxed)
     }
 
-    /// How often what has happened.
+    /// The number of events of each kind.
     pub fn stats(&self) -> &Stats {
         self.core.node.reporter.stats()
     }
 
-    /// What happens from now on.
+    /// A stream of the events from now on.
     pub fn events(&self) -> Events {
         self.core.node.reporter.subscribe()
     }
 
-    /// Ends all waits, and begins no new one. Leases that are held stay held.
+    /// Ends all waits, and admits no new ones. Leases stay held.
     pub fn close(&self) {
         self.core.closed.send_replace(true);
     }
 
-    /// The end of the service: leases whose release failed and is still retried are rolled back by their tickets, and the
-    /// store finishes what it does in the background.
+    /// Shuts the service down: leases whose release is still retried are rolled back by their tickets, and the store finishes its
+    /// work in the background.
     pub async fn shut_down(&self) {
         self.close();
         for (ticket, name) in self.core.unreleased.take() {
@@ -470,11 +478,11 @@ impl LockService {
 }
 
 impl LocalNode {
-    /// Rings when a lease that is in the way of calls for these keys has ended.
+    /// Sets the alarms of these keys for the end of a lease that blocks calls for them.
     fn set_alarms(&self, locks: &Locks, left: Duration) {
         let at = Instant::now() + left;
         for name in locks.names() {
-            self.clock.set(name, at);
+            self.alarms.set(name, at);
         }
     }
 
@@ -487,7 +495,7 @@ impl LocalNode {
 impl Node for LocalNode {
     fn wake(&self, ticket: Ticket, wake: Wake, reading: Reading) -> bool {
         if let Wake::Granted(lease) = &wake {
-            // For the claims behind it, even if its own future is never polled again.
+            // For the claims behind it, even if the future of this call is never polled again.
             self.set_alarms(&lease.locks, lease.expires_at.remaining(reading.now));
         }
         self.waiters.wake(ticket, wake, reading)
@@ -512,7 +520,7 @@ impl Node for LocalNode {
             }
             Transition::Extended { lease, .. } => {
                 self.report(EventKind::Extended, lease, None);
-                // It may end earlier now than the waiting calls expect.
+                // It may end earlier now than the alarms expect.
                 self.set_alarms(&lease.locks, lease.expires_at.remaining(now));
             }
             Transition::Ended { lease, cause, .. } => {
@@ -544,16 +552,16 @@ impl Node for LocalNode {
         reading: Reading,
     ) {
         let left = expires_at.remaining(reading.now);
-        // With which ttl the step was made is not known here: what is left of it at that moment is no more.
-        let term = Term::read(expires_at, left, reading);
+        // The ttl of the step is not known here; the remaining time is never longer.
+        let term = Term::from_reading(expires_at, left, reading);
         self.held.extended(name, fence, &term);
-        // It may end earlier now than the waiting calls expect.
-        self.clock.set(name, Instant::now() + left);
+        // It may end earlier now than the alarm expects.
+        self.alarms.set(name, Instant::now() + left);
     }
 }
 
 impl CoreRef {
-    /// A permit to wait; none when too many wait.
+    /// A permit to wait; `None` if too many calls wait.
     fn wait_permit(&self, ticket: Ticket) -> Option<WaitPermit> {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.config.max_waiters {
             self.give_back_wait_permit();
@@ -569,29 +577,29 @@ impl Core {
     }
 
     pub(crate) async fn closed(&self) {
-        // The sender lives in `self`, so it cannot be gone.
+        // The sender is in `self`, so it is not dropped meanwhile.
         let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
-    /// Extends a lease, and reports how that went.
+    /// Extends a lease, updates its guards, and reports failures.
     pub(crate) async fn extend(
         &self,
-        held: Held,
+        lease_ref: LeaseRef,
         ttl: Ttl,
     ) -> Result<Answer<Result<Lease, NotHeld>>, StoreError> {
-        let (name, fence) = (held.name.clone(), held.fence);
+        let (name, fence) = (lease_ref.name.clone(), lease_ref.fence);
         let sent = Instant::now();
-        let answer = self.store.extend(held, ttl).await;
+        let answer = self.store.extend(lease_ref, ttl).await;
         match &answer {
             Ok(Answer { outcome, now }) => match outcome {
                 Ok(lease) => {
                     let ttl = ttl.as_duration();
                     let term = Term {
-                        ends: sent + ttl,
-                        until: local_end(sent, ttl, ttl),
+                        ends_at: sent + ttl,
+                        lost_at: local_end(sent, ttl, ttl),
                         expires_at: lease.expires_at,
                         sent,
-                        read: *now,
+                        store_time: *now,
                     };
                     for name in lease.locks.names() {
                         self.node.held.extended(name, lease.fence, &term);
@@ -599,7 +607,7 @@ impl Core {
                 }
                 Err(why) => {
                     self.count(EventKind::ExtendRefused, &name);
-                    self.refused(&name, fence, *why);
+                    self.note_refusal(&name, fence, *why);
                 }
             },
             Err(_) => self.count(EventKind::ExtendFailed, &name),
@@ -607,14 +615,14 @@ impl Core {
         answer
     }
 
-    /// A lease that is named by its fence and remembered as released is over for certain.
-    fn refused(&self, name: &LockName, fence: Option<Fence>, why: NotHeld) {
+    /// A refusal may show that a lease has ended: if it is named by its fence, and remembered as released.
+    fn note_refusal(&self, name: &LockName, fence: Option<Fence>, why: NotHeld) {
         if let (Some(fence), NotHeld::AlreadyReleased { .. }) = (fence, why) {
             self.node.held.ended(name, fence);
         }
     }
 
-    /// What happened without a lease.
+    /// Reports an event without a lease.
     pub(crate) fn count(&self, kind: EventKind, name: &LockName) {
         self.node.reporter.report(kind, name, None, None);
     }
@@ -626,18 +634,17 @@ impl Drop for Core {
     }
 }
 
-/// A lease that is shorter than a store may take to answer is its caller's own wish.
-const PROMPT: Duration = Duration::from_millis(100);
+/// Leases with a shorter ttl may expire while the answer is under way; that is their caller's choice.
+const MIN_CHECKED_TTL: Duration = Duration::from_millis(100);
 
-/// Whether a grant was so long on its way that nothing may be begun under it any more.
+/// Whether a lease was lost by the time that its grant arrived, so that nothing may begin under it.
 ///
-/// Not by what is left of the lease: of a repeated attempt's that may be short without anybody having asked for it.
-pub(crate) fn came_too_late(until: Instant, ttl: Duration, answered: Instant) -> bool {
-    ttl >= PROMPT && answered >= until
+/// The exception for short leases depends on the ttl, because the remaining time is also short if an attempt is repeated late.
+pub(crate) fn is_expired_on_arrival(lost_at: Instant, ttl: Duration, answered: Instant) -> bool {
+    ttl >= MIN_CHECKED_TTL && answered >= lost_at
 }
 
-/// A hint for the next try, from half of it to all of it at random, so that those refused together do not
-/// come back together.
+/// A hint when to retry. Jitter takes off up to half, so that callers that are refused together do not retry together.
 pub(crate) fn retry_after(left: Duration) -> Duration {
     let most = left.min(MAX_RETRY_AFTER).max(Duration::from_millis(1));
     let most = u64::try_from(most.as_millis()).unwrap_or(1);

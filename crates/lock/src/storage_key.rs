@@ -1,4 +1,4 @@
-//! What a lock is called inside a store whose keys have a limit.
+//! The key of a lock in a store that limits the length of its keys: the name itself, or a hash if it is too long.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -6,11 +6,11 @@ use sha2::{Digest, Sha256};
 
 use crate::LockName;
 
-/// The key under which a store with a limit keeps a lock.
+/// The key of a lock in a store that limits the length of its keys.
 ///
-/// A name that fits stands as it is behind the store's prefix. A longer one becomes the prefix, `sha256:` and
-/// the first 16 bytes of its SHA-256 in base64url. Every name starts with `lock:`, so the two forms never meet,
-/// and neither does a key of the store's own that starts with something else.
+/// A name that fits is used unchanged, after the store's prefix. A longer one becomes the prefix, `sha256:` and the first 16
+/// bytes of its SHA-256 in base64url. Every name starts with `lock:`, so the two forms never collide, nor do they with the
+/// store's own keys if those start with something else.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StorageKey(String);
 
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_fits_stands_as_it_is() {
+    fn a_name_that_fits_is_not_hashed() {
         assert_eq!(
             StorageKey::new("app:", &name("a"), 36).as_str(),
             "app:lock:a"
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_callers_key_cannot_pretend_to_be_a_hash() {
         let hashed = StorageKey::new("", &name(&"k".repeat(512)), 64);
-        // Whatever follows, a name starts with `lock:`, which no hashed key does.
+        // A name always starts with `lock:`, and a hashed key never does.
         let forged = StorageKey::new("", &name(hashed.as_str()), 64);
         assert_ne!(hashed, forged);
     }

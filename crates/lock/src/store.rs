@@ -1,4 +1,6 @@
-//! Where locks live: the contract between [`LockService`](crate::LockService) and a store.
+//! The contract between [`LockService`](crate::LockService) and a store of locks.
+//!
+//! A store only executes atomic steps of the model. Everything that waits, retries or watches is in the service.
 
 use std::error::Error;
 use std::fmt;
@@ -7,118 +9,118 @@ use std::sync::Weak;
 use async_trait::async_trait;
 
 use crate::model::{
-    Abandoned, Acquire, Acquired, Command, Held, Key, NotHeld, Outcome, Settled, Waiting, Withdrawn,
+    Abandoned, Acquire, Acquired, Command, Key, LeaseRef, NotHeld, Outcome, Settled, Waiting,
+    Withdrawn,
 };
 use crate::{
     Attempt, Caller, Fence, Kind, Lease, LockName, Node, Note, Owner, ReleaseMemory, Secret, Share,
     Ticket, Timestamp, Ttl,
 };
 
-/// A place where locks are kept: one atomic step per call.
+/// A store of locks: each call is one atomic step.
 ///
-/// A store is the model of [`crate::model`] behind calls that may fail. It does not wait, time out, renew or retry: that is
-/// [`LockService`](crate::LockService)'s part, written once. Typed calls are in [`LockStoreExt`]. What follows is the
-/// contract; [`crate::contract`] tests it.
+/// A store executes the model of [`crate::model`], with calls that may fail. It does not wait, time out, renew or retry:
+/// [`LockService`](crate::LockService) does that for every store. Typed calls are in [`LockStoreExt`]. The following sections
+/// are the contract; [`crate::contract`] tests it.
 ///
 /// # Atomicity
 ///
-/// Each command is one [`step`](crate::model::step), and no two steps on a key overlap, over all processes that share the
-/// store. A step on several keys is one act: nobody sees a part of it.
+/// Each command is one [`step`](crate::model::step). Steps on a key are serialised across all processes that share the store,
+/// and a step on several keys is never visible in part.
 ///
 /// # Time
 ///
-/// The store's clock alone decides what is live. It is read inside the atomic step, not before it, and never runs
+/// Only the store's clock decides which leases are live. It is read inside the atomic step, not before it, and never runs
 /// backwards. [`Answer::now`] is that reading.
 ///
 /// # Fences
 ///
-/// A fence is minted in the same atomic step as the grant. For any one key fences grow strictly, also after
-/// expiry and, in a durable store, across restarts.
+/// A fence is minted in the same atomic step as the grant. The fences of a key grow strictly, even after expiry and, in a
+/// durable store, across restarts.
 ///
 /// # Waiting
 ///
-/// A claim that waits keeps its position until it is granted, its time is over, or its last call is abandoned. The step that frees
-/// its keys grants it, and the store [wakes](Node::wake) its calls; if none of them is there any more, the store takes the
-/// lease back and goes on with the next claim. A durable store need not keep its waiters: their callers saw the connection break.
+/// A claim keeps its position until it is granted, its last call times out, or its last call is abandoned. The step that frees
+/// its keys grants it, and the store [wakes](Node::wake) its calls. If none of them waits any more, the store ends the lease and
+/// continues with the next claim. A durable store need not persist its queues: after a restart, their callers have lost the
+/// connection.
 ///
-/// A store has no timers for leases: the service sends [`Command::Settle`] when one that claims wait for is due, and at no other
-/// time. A store whose processes notify each other makes up for lost messages by itself, for all keys together: a call that
-/// waits has its grant, or its position back, within some seconds after the store can be reached, whatever was lost.
+/// A store has no timers for leases: the service sends [`Command::Settle`] when a lease that blocks claims is due, and at no other
+/// time. A store whose processes notify each other recovers from lost messages by itself, for all keys together: a call that
+/// waits has its grant, or its position back, within seconds after the store can be reached.
 ///
 /// # Notifications
 ///
-/// Whatever a step changes is reported to the [`Node`] that made it, before the command is answered.
+/// The changes of a step are reported to the [`Node`] that made it, before the command is answered.
 ///
-/// A shared store also notifies the node through which a lease was granted when a step of another node has
-/// [ended](Node::ended_elsewhere) or [changed](Node::changed_elsewhere) it, so that its guard is lost at once and not when its
-/// own clock says so.
+/// When a step of another node has [ended](Node::ended_elsewhere) or [changed](Node::changed_elsewhere) a lease, a shared store
+/// also notifies the node through which the lease was granted, so that its guard is lost at once and not at its local deadline.
 ///
 /// # Errors
 ///
-/// That a lock is held is an outcome. A [`StoreError`] means that the store could not do its work, and says whether
-/// the step may have happened all the same. After one that may have, the caller [abandons](LockStore::abandon) its ticket.
+/// A lock that is held is an outcome, not an error. A [`StoreError`] means that the store has failed, and says whether the step
+/// may have been executed. If it may have been, the caller [abandons](LockStore::abandon) its ticket.
 #[async_trait]
 pub trait LockStore: fmt::Debug + Send + Sync + 'static {
-    /// What this store can and cannot do.
+    /// The optional features of this store.
     fn capabilities(&self) -> Capabilities;
 
-    /// What the hashes of its keys and owners are made with: random, the same for all processes that share the store, and as
-    /// durable as its locks.
+    /// The secret for hashes of keys and owners: random, the same for all processes that share the store, and as durable as its
+    /// locks.
     fn secret(&self) -> Secret;
 
-    /// From now on `node` is notified of what concerns it, as long as it lives.
+    /// Adds a node, which is notified as long as it lives.
     fn subscribe(&self, node: Weak<dyn Node>);
 
-    /// One step.
+    /// Executes one step.
     async fn submit(&self, command: Command) -> Result<Answer<Outcome>, StoreError>;
 
-    /// The same step if it takes neither waiting nor I/O; `None`, and nothing is done, if it does.
+    /// Executes one step if that needs neither waiting nor I/O; otherwise does nothing and returns `None`.
     fn submit_now(&self, command: &Command) -> Option<Answer<Outcome>> {
         let _ = command;
         None
     }
 
-    /// Rolls back a call that nobody waits for any more: it leaves the queue, or returns the lock it was just given.
+    /// Rolls back a call whose caller is gone: it leaves the queue, or its lease ends.
     ///
-    /// Called from `drop`, so it neither waits nor fails. A store that needs a round trip for it does it in the
-    /// background until it is done or the lease has ended.
+    /// Called from `drop`, so it neither waits nor fails. A store that needs a round trip retries it in the background until it
+    /// succeeds or the lease has ended.
     fn abandon(&self, name: &LockName, ticket: Ticket);
 
-    /// Inspects one lock without changing anything. A lease that has run out is not shown.
+    /// Inspects one lock without changing it. Expired leases are not shown.
     async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError>;
 
-    /// The claims that wait for a lock, the next one first; at most `limit` of them.
+    /// The first `limit` claims that wait for a lock, in their order.
     async fn queue(&self, name: &LockName, limit: usize)
     -> Result<Answer<Vec<Waiter>>, StoreError>;
 
-    /// The locks that are held, page by page. A lock that is held during the whole listing is on exactly one page;
-    /// the order is the store's own.
+    /// A page of the locks that are held. A lock that is held during the whole listing is on exactly one page; the order depends
+    /// on the store.
     async fn list(&self, request: &ListRequest) -> Result<Page, ListError>;
 
-    /// Ends up to `limit` leases that have run out, hands their locks on, and says how many there were.
+    /// Ends up to `limit` expired leases, grants their locks to waiting claims, and returns how many there were.
     ///
-    /// The service calls it about once a second, for the leases that nobody asks about. A store whose entries vanish
-    /// by themselves has nothing to do.
+    /// The service calls it about once a second, for keys without alarms. A store whose entries expire by themselves does nothing.
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError>;
 
-    /// Whether the store does its work, writing included: one round trip, and nothing that waits for a disk.
+    /// Whether the store works, including writes: one round trip, without waiting for a disk.
     async fn health(&self) -> Result<(), StoreError>;
 
-    /// Sends a message to every process that uses the store, this one included: see [`Node::message`]. It may get lost.
+    /// Sends a message to every process that uses the store, including this one: see [`Node::message`]. It may be lost.
     async fn broadcast(&self, message: &[u8]) -> Result<(), StoreError> {
         let _ = message;
         Err(StoreError::Unsupported(
-            "it does not pass messages between processes",
+            "it does not send messages between processes",
         ))
     }
 
-    /// Finishes what it does in the background, such as rolling back calls. Called at the end, when nobody asks
-    /// for anything any more; returns soon even if it cannot.
+    /// Finishes work in the background, such as rollbacks. Called at shutdown, after the last command; returns soon even if the
+    /// work cannot be finished.
     async fn close(&self) {}
 
-    /// How much there is, for metrics. A lease that ran out a moment ago may still be counted.
+    /// The numbers of keys and leases, for metrics. A lease that has just expired may still be counted.
     ///
-    /// A store that can tell without visiting each lock does so.
+    /// The default lists all locks; a store that keeps counts overrides it.
     async fn counts(&self) -> Result<Counts, StoreError> {
         let mut request = ListRequest {
             limit: 1000,
@@ -129,7 +131,7 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
             let page = match self.list(&request).await {
                 Ok(page) => page,
                 Err(ListError::Store(error)) => return Err(error),
-                // The store's own cursor: there is nothing more that it can list.
+                // The cursor is the store's own, so there is nothing more to list.
                 Err(ListError::BadCursor) => return Ok(Counts::exclusive(keys)),
             };
             keys += page.locks.len();
@@ -141,19 +143,19 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// How much is in a store.
+/// The numbers of keys and leases in a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Keys that are held.
     pub keys: usize,
-    /// Leases that hold them: more where they are shared, fewer where they are sets.
+    /// Leases: more than keys if locks are shared, fewer if leases have several keys.
     pub leases: usize,
-    /// Free keys that nobody gets, because the first in their queue still waits for another key.
+    /// Free keys that cannot be granted, because the first claim in their queue waits for another key.
     pub reserved: usize,
 }
 
 impl Counts {
-    /// Of a store that has only exclusive locks of one key.
+    /// The counts of a store that only has exclusive locks of one key.
     pub const fn exclusive(keys: usize) -> Self {
         Self {
             keys,
@@ -177,7 +179,7 @@ impl std::ops::Add for Counts {
 
 /// [`LockStore::submit`], one method for each command.
 pub trait LockStoreExt: LockStore {
-    /// Submits a command, at once if the store can do that.
+    /// Executes a command, without waiting if the store can.
     fn step(
         &self,
         command: Command,
@@ -207,18 +209,18 @@ pub trait LockStoreExt: LockStore {
     /// [`Command::Release`].
     fn release(
         &self,
-        held: Held,
+        lease_ref: LeaseRef,
     ) -> impl Future<Output = Result<Answer<Result<Lease, NotHeld>>, StoreError>> + Send {
-        async move { self.step(Command::Release(held)).await?.lease() }
+        async move { self.step(Command::Release(lease_ref)).await?.lease() }
     }
 
     /// [`Command::Extend`].
     fn extend(
         &self,
-        held: Held,
+        lease_ref: LeaseRef,
         ttl: Ttl,
     ) -> impl Future<Output = Result<Answer<Result<Lease, NotHeld>>, StoreError>> + Send {
-        async move { self.step(Command::Extend(held, ttl)).await?.lease() }
+        async move { self.step(Command::Extend(lease_ref, ttl)).await?.lease() }
     }
 
     /// [`Command::ForceRelease`].
@@ -257,7 +259,7 @@ pub trait LockStoreExt: LockStore {
         }
     }
 
-    /// [`Command::Abandon`], with its answer.
+    /// [`Command::Abandon`]. Unlike [`LockStore::abandon`], it waits for the answer.
     fn leave(
         &self,
         name: &LockName,
@@ -290,7 +292,7 @@ pub trait LockStoreExt: LockStore {
 
 impl<S: LockStore + ?Sized> LockStoreExt for S {}
 
-/// What a store answers, with the reading of its clock.
+/// An answer of a store, with the time of its step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer<T> {
     /// The outcome.
@@ -312,31 +314,31 @@ impl Answer<Outcome> {
         match take(outcome) {
             Some(outcome) => Ok(Answer { outcome, now }),
             None => Err(StoreError::MaybeDone(
-                "the store has answered another command".into(),
+                "the store answered a different command".into(),
             )),
         }
     }
 }
 
-/// What a store can and cannot do.
+/// The optional features of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// Leases and fences survive the end of the process.
     pub durable: bool,
     /// Several processes can use it at once and see the same locks.
     pub shared: bool,
-    /// A release in another process wakes a waiter in this one.
+    /// A release in another process wakes a waiting call in this one.
     pub notifies: bool,
     /// How long it remembers a release.
     pub release_memory: ReleaseMemory,
 }
 
-/// A key, as far as others may know of it.
+/// The public state of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockStatus {
     /// The key.
     pub name: LockName,
-    /// How it is held; none when it is free.
+    /// The kind of its leases; `None` if it is free.
     pub kind: Option<Kind>,
     /// The live leases, the smallest fence first; at most [`MAX_HOLDERS`](Self::MAX_HOLDERS).
     pub holders: Vec<Lease>,
@@ -347,11 +349,11 @@ pub struct LockStatus {
 }
 
 impl LockStatus {
-    /// How many leases are shown.
+    /// The most leases that are shown.
     pub const MAX_HOLDERS: usize = 100;
 
-    /// What a key shows at the time `now`.
-    pub fn of(key: &Key, now: Timestamp) -> Self {
+    /// The status of a key at the time `now`.
+    pub fn new(key: &Key, now: Timestamp) -> Self {
         let leases = key.holders().map(|holder| &holder.lease);
         let live = leases.filter(|lease| lease.is_live(now));
         let holders: Vec<Lease> = live.take(Self::MAX_HOLDERS).cloned().collect();
@@ -368,7 +370,7 @@ impl LockStatus {
         }
     }
 
-    /// How many more leases of the present kind there is room for, where that is limited.
+    /// How many more leases a limit admits; `None` for other kinds and for a free key.
     pub fn available(&self) -> Option<u32> {
         match self.kind? {
             Kind::Limit(limit) => {
@@ -379,7 +381,7 @@ impl LockStatus {
         }
     }
 
-    /// The lease that counts as the holder: that of the smallest fence.
+    /// The lease with the smallest fence, which stands for all where one holder is shown.
     pub fn holder(&self) -> Option<&Lease> {
         self.holders.first()
     }
@@ -388,15 +390,15 @@ impl LockStatus {
 /// A claim that waits for a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiter {
-    /// Whose lease it would become.
+    /// The owner of the lease that it waits for.
     pub owner: Owner,
-    /// Who asked, where the server knows its callers.
+    /// The authenticated caller, if the server knows it.
     pub caller: Option<Caller>,
-    /// What it is for, for people.
+    /// What the lease is for, for people.
     pub note: Option<Note>,
-    /// Since when.
+    /// When it began to wait.
     pub since: Timestamp,
-    /// When the last of its calls gives up.
+    /// When the last of its calls times out.
     pub until: Timestamp,
 }
 
@@ -415,34 +417,34 @@ impl From<&Waiting> for Waiter {
 /// Which locks to list.
 #[derive(Debug, Clone, Default)]
 pub struct ListRequest {
-    /// Only names that start with this; all when empty.
+    /// Only names that start with this; all if empty.
     pub prefix: String,
-    /// At most so many; at least one is returned if there is any.
+    /// The most locks on the page. Zero counts as one.
     pub limit: usize,
-    /// Where the page before ended.
+    /// The cursor of the previous page.
     pub cursor: Option<String>,
 }
 
 impl ListRequest {
-    /// The cursor of a store that uses the last name of a page as one.
+    /// The cursor as a name, for a store whose cursors are the last names of pages.
     ///
     /// # Errors
     ///
-    /// When the cursor is no name of a lock.
+    /// If the cursor is not the name of a lock.
     pub fn after(&self) -> Result<Option<LockName>, ListError> {
         let cursor = self.cursor.as_deref().map(LockName::parse);
         cursor.transpose().map_err(|_| ListError::BadCursor)
     }
 }
 
-/// Some of the locks that are held.
+/// A page of the locks that are held.
 #[derive(Debug)]
 pub struct Page {
-    /// The locks, in the store's own order.
+    /// The locks, in an order that depends on the store.
     pub locks: Vec<LockStatus>,
-    /// The store's time of the look.
+    /// The store's time when it read them.
     pub now: Timestamp,
-    /// What to send for the next page; none when this is the last.
+    /// The cursor of the next page; `None` if this is the last.
     pub cursor: Option<String>,
 }
 
@@ -458,10 +460,10 @@ impl Page {
     }
 }
 
-/// Why a page could not be had.
+/// Why a page could not be listed.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
-    /// The cursor is none that this store gave out.
+    /// The cursor is not one that this store returned.
     #[error("the cursor is not one that this server gave out")]
     BadCursor,
     /// The store failed.
@@ -469,16 +471,16 @@ pub enum ListError {
     Store(#[from] StoreError),
 }
 
-/// A store that could not do its work.
+/// A failure of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Nothing was changed.
     #[error("the lock store is unavailable: {0}")]
     NotDone(#[source] Box<dyn Error + Send + Sync>),
-    /// This store cannot do what was asked, and did nothing.
+    /// This store does not support the operation, and did nothing.
     #[error("this lock store cannot do that: {0}")]
     Unsupported(&'static str),
-    /// The change may have been made: the answer was lost, or it came too late.
+    /// The change may have been made: the answer was lost, or arrived too late.
     #[error("the lock store did not answer: {0}")]
     MaybeDone(#[source] Box<dyn Error + Send + Sync>),
 }

@@ -1,40 +1,39 @@
-//! Values that every request changes, kept apart for each thread: one that all threads write would travel between their caches
-//! for each request.
+//! Values that every request changes, with a copy for each thread, so that threads do not contend for one cache line.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How many threads do not meet.
+/// How many threads have a copy of their own.
 const STRIPES: usize = 8;
 
-/// One `T` for each of some threads. With more threads than that, several share one, so a `T` has to be `Sync` all the same.
+/// Some copies of `T`, each used by one thread, or by several if there are more threads than copies.
 #[derive(Debug, Default)]
-pub struct Striped<T>([Line<T>; STRIPES]);
+pub struct Striped<T>([CachePadded<T>; STRIPES]);
 
-/// No two share a cache line, nor the pair of lines that some processors fetch together.
+/// On a cache line of its own, and on a pair of lines of its own, because some processors fetch two together.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Line<T>(T);
+struct CachePadded<T>(T);
 
 impl<T> Striped<T> {
-    /// What this makes, once for each.
+    /// Creates each copy with `make`.
     pub fn from_fn(mut make: impl FnMut() -> T) -> Self {
-        Self(std::array::from_fn(|_| Line(make())))
+        Self(std::array::from_fn(|_| CachePadded(make())))
     }
 
-    /// The one of this thread.
+    /// The copy of this thread.
     pub fn own(&self) -> &T {
         &self.0[stripe()].0
     }
 
-    /// All of them.
+    /// All copies.
     pub fn all(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|line| &line.0)
     }
 }
 
-/// Threads take turns.
+/// The index of this thread's copy. Threads are assigned round-robin.
 fn stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -54,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_keeps_its_own() {
+    fn a_thread_keeps_its_copy() {
         let striped = Striped::from_fn(|| AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..3 * STRIPES {

@@ -1,4 +1,7 @@
-//! Until when a lease counts as held in this process, and how that ended.
+//! How long a lease counts as held in this process, and how that ends.
+//!
+//! A guard must not trust its lease for longer than the store does. So the lease has a local deadline by the monotonic clock,
+//! counted from before the request was sent and reduced by a margin, and every answer of the store updates it.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,53 +12,53 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{Reading, Timestamp};
 
-/// When a lease that the store lets live for `time` after `sent` is over, as far as this process is concerned.
+/// The local deadline of a lease that lasts for `time` after `sent` in the store.
 ///
-/// The clocks of two machines run at different rates, and a store counts whole milliseconds. So a lease ends here by a
-/// margin before it does there: 1 % of its ttl, or of what is left of it where that is less, and 2 ms.
+/// The clocks of two machines run at different rates, and a store counts whole milliseconds. So a lease ends here before it
+/// does in the store, by a margin of 1 % of its ttl, or of its remaining time if that is less, and 2 ms.
 pub(crate) fn local_end(sent: Instant, time: Duration, ttl: Duration) -> Instant {
     let margin = time.min(ttl) / 100 + Duration::from_millis(2);
     sent + time.saturating_sub(margin)
 }
 
-/// What an answer of the store says about the end of a lease.
+/// The end of a lease, according to one answer of the store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Term {
-    /// By this process' monotonic clock, counted from before the request was sent, so never later than the truth.
-    pub(crate) ends: Instant,
-    /// By the same clock, with a [margin](local_end): from here on the lease counts as lost in this process.
-    pub(crate) until: Instant,
-    /// By the store's clock.
+    /// The end by the monotonic clock, counted from before the request was sent, so never later than in the store.
+    pub(crate) ends_at: Instant,
+    /// The same less a [margin](local_end): from then on the lease counts as lost in this process.
+    pub(crate) lost_at: Instant,
+    /// The end by the store's clock.
     pub(crate) expires_at: Timestamp,
     /// When the request was sent.
     pub(crate) sent: Instant,
     /// The store's time of the answer.
-    pub(crate) read: Timestamp,
+    pub(crate) store_time: Timestamp,
 }
 
 impl Term {
-    /// Of a lease that ends at `expires_at` by the clock of a reading.
+    /// The term of a lease that ends at `expires_at` by the clock of the reading.
     ///
-    /// Should that clock have been set since the lease was granted, it is no longer than its ttl from now.
-    pub(crate) fn read(expires_at: Timestamp, ttl: Duration, reading: Reading) -> Self {
+    /// It is at most the ttl from now, in case that clock was set back since the grant.
+    pub(crate) fn from_reading(expires_at: Timestamp, ttl: Duration, reading: Reading) -> Self {
         let Reading { at, now } = reading;
         let (left, at_most) = (expires_at.remaining(now), Instant::now());
         Self {
-            ends: (at + left).min(at_most + ttl),
-            until: local_end(at, left, ttl).min(local_end(at_most, ttl, ttl)),
+            ends_at: (at + left).min(at_most + ttl),
+            lost_at: local_end(at, left, ttl).min(local_end(at_most, ttl, ttl)),
             expires_at,
             sent: at,
-            read: now,
+            store_time: now,
         }
     }
 }
 
-/// The life of a lease that a guard holds. It ends once: lost stays lost. All clones are one.
+/// The time for which a guard holds a lease. It ends once: lost stays lost. Clones share one state.
 #[derive(Debug, Clone)]
-pub(crate) struct Tenure(Arc<Shared>);
+pub(crate) struct Tenure(Arc<SharedState>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     state: Mutex<State>,
     changed: Notify,
 }
@@ -63,46 +66,46 @@ struct Shared {
 #[derive(Debug, Clone, Copy)]
 struct State {
     term: Term,
-    /// When the term was known here.
-    known: Instant,
+    /// When the term became known here.
+    known_since: Instant,
     phase: Phase,
-    /// Whether a task has ever awaited the loss. Most leases end without that, and need no wake-up.
+    /// Whether a task has ever awaited the loss. Most leases end without one, and need no wake-up.
     is_awaited: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// As long as its term lasts.
+    /// Until the end of its term.
     Held,
     Lost,
-    /// Given back or kept in time: the guard does not watch it any more.
+    /// Released or kept in time. The guard no longer watches it.
     Ended,
 }
 
 impl State {
     fn is_lost(&self) -> bool {
         match self.phase {
-            Phase::Held => self.term.until <= Instant::now(),
+            Phase::Held => self.term.lost_at <= Instant::now(),
             Phase::Lost => true,
             Phase::Ended => false,
         }
     }
 
-    /// Two answers may arrive here in another order than the store gave them. One that was asked for after the other
-    /// had arrived is newer; else the store's clock decides, and in the same millisecond the earlier end.
+    /// Answers may arrive in another order than the store gave them. An answer to a request that was sent after the other answer
+    /// had arrived is newer; otherwise the store's clock decides, and within one millisecond the earlier end.
     fn is_outdated_by(&self, term: &Term) -> bool {
-        term.sent >= self.known
-            || term.read > self.term.read
-            || (term.read == self.term.read && term.until < self.term.until)
+        term.sent >= self.known_since
+            || term.store_time > self.term.store_time
+            || (term.store_time == self.term.store_time && term.lost_at < self.term.lost_at)
     }
 }
 
-impl Shared {
+impl SharedState {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state of a lease that was held so far. Whether it did.
+    /// Changes the state if the lease is still held. Returns whether it has changed.
     fn change(&self, change: impl FnOnce(&mut State) -> bool) -> bool {
         let mut state = self.state();
         let has_changed = state.phase == Phase::Held && change(&mut state);
@@ -116,12 +119,12 @@ impl Shared {
 }
 
 impl Tenure {
-    /// Of a term that is known here since this moment.
-    pub(crate) fn new(term: Term, known: Instant) -> Self {
-        Self(Arc::new(Shared {
+    /// Begins with a term that is known since this moment.
+    pub(crate) fn new(term: Term, known_since: Instant) -> Self {
+        Self(Arc::new(SharedState {
             state: Mutex::new(State {
                 term,
-                known,
+                known_since,
                 phase: Phase::Held,
                 is_awaited: false,
             }),
@@ -137,19 +140,19 @@ impl Tenure {
         self.0.state().is_lost()
     }
 
-    /// Moves the end, unless that has come: an answer that arrives after it is too late.
+    /// Moves the end, unless it has passed: an answer that arrives after it is too late.
     pub(crate) fn extend(&self, term: &Term) {
         self.0.change(|state| {
             let moves = !state.is_lost() && state.is_outdated_by(term);
             if moves {
                 state.term = *term;
-                state.known = Instant::now();
+                state.known_since = Instant::now();
             }
             moves
         });
     }
 
-    /// The lease is over. Whether that was not noted before.
+    /// The lease has ended early. Returns `false` if it was over already.
     pub(crate) fn lose(&self) -> bool {
         self.0.change(|state| {
             state.phase = Phase::Lost;
@@ -157,7 +160,7 @@ impl Tenure {
         })
     }
 
-    /// The guard gives its lease back or keeps it. What was lost by then stays lost.
+    /// The guard releases or keeps its lease. A lease that is lost by then stays lost.
     pub(crate) fn end(&self) {
         self.0.change(|state| {
             state.phase = if state.is_lost() {
@@ -174,24 +177,24 @@ impl Tenure {
     }
 }
 
-/// Tells a function that its lease is over: by the clock of this machine, without asking the store, or because the lease
-/// was released, forced or shortened, through this process or, if the store says so, through another.
+/// Notifies a function that its lease is lost: because its local deadline has passed, or because it was released, forced or
+/// shortened, through this process or, if the store reports it, through another.
 ///
-/// It may fire a little before the store lets the lease go, never after. Once fired it stays so, also after the guard was
-/// dropped. After a lease was released or kept in time it never fires.
+/// It may fire shortly before the lease ends in the store, but never after. Once it has fired it stays so, even after the guard
+/// was dropped. For a lease that was released or kept in time it never fires.
 #[derive(Debug, Clone)]
-pub struct LossNotice(Arc<Shared>);
+pub struct LossNotice(Arc<SharedState>);
 
 impl LossNotice {
-    /// The notice of a lease that ends by itself after this time, for tests of what watches it.
+    /// The notice of a lease that expires after this time, for tests.
     pub fn after(time: Duration) -> Self {
         let now = Instant::now();
         let term = Term {
-            ends: now + time,
-            until: now + time,
+            ends_at: now + time,
+            lost_at: now + time,
             expires_at: Timestamp::from_millis(0) + time,
             sent: now,
-            read: Timestamp::from_millis(0),
+            store_time: Timestamp::from_millis(0),
         };
         Tenure::new(term, now).notice()
     }
@@ -200,8 +203,8 @@ impl LossNotice {
     pub async fn lost(&self) {
         loop {
             let mut changed = pin!(self.0.changed.notified());
-            // From here on no change is missed: one that comes before the state is read shows in it, and one that comes
-            // later finds that it is awaited.
+            // From here on no change is missed: a change before the state is read is part of it, and a later one notifies,
+            // because `is_awaited` is set.
             changed.as_mut().enable();
             let state = {
                 let mut state = self.0.state();
@@ -215,19 +218,19 @@ impl LossNotice {
                 return std::future::pending().await;
             }
             tokio::select! {
-                () = sleep_until(state.term.until) => {}
+                () = sleep_until(state.term.lost_at) => {}
                 () = changed => {}
             }
         }
     }
 
-    /// How long the lease lasts for certain.
+    /// How long the lease lasts at least, unless it is ended early.
     pub fn remaining(&self) -> Duration {
         let state = *self.0.state();
         match state.phase {
             Phase::Lost => Duration::ZERO,
             Phase::Held | Phase::Ended => {
-                state.term.until.saturating_duration_since(Instant::now())
+                state.term.lost_at.saturating_duration_since(Instant::now())
             }
         }
     }
@@ -248,11 +251,11 @@ mod tests {
 
     fn term(sent: Instant, read: u64, ttl: Duration) -> Term {
         Term {
-            ends: sent + ttl,
-            until: local_end(sent, ttl, ttl),
+            ends_at: sent + ttl,
+            lost_at: local_end(sent, ttl, ttl),
             expires_at: Timestamp::from_millis(read) + ttl,
             sent,
-            read: Timestamp::from_millis(read),
+            store_time: Timestamp::from_millis(read),
         }
     }
 
@@ -265,26 +268,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_answers_that_cross_the_stores_order_counts() {
+    async fn answers_that_arrive_out_of_order_apply_in_the_order_of_the_store() {
         let sent = Instant::now();
         let tenure = Tenure::new(term(sent, 0, TTL), sent);
         advance(Duration::from_secs(1)).await;
         let both_sent = Instant::now();
         advance(Duration::from_secs(1)).await;
-        // The store made it longer first and shorter then; the answers come the other way round.
+        // The store made it longer, then shorter; the answers arrive in the opposite order.
         tenure.extend(&term(both_sent, 1_500, TTL / 5));
         tenure.extend(&term(both_sent, 1_400, TTL * 5));
         assert_eq!(tenure.term().expires_at.as_millis(), 3_500);
         // In the same millisecond the earlier end is taken.
         tenure.extend(&term(both_sent, 1_500, TTL));
         assert_eq!(tenure.term().expires_at.as_millis(), 3_500);
-        // What was asked for later is newer, whatever the store's clock says.
+        // An answer to a later request is newer, whatever the store's clock says.
         tenure.extend(&term(Instant::now(), 1_000, TTL));
         assert_eq!(tenure.term().expires_at.as_millis(), 11_000);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_given_back_in_time_is_never_lost() {
+    async fn a_lease_that_was_released_in_time_is_never_lost() {
         let tenure = Tenure::new(term(Instant::now(), 0, TTL), Instant::now());
         let notice = tenure.notice();
         tenure.end();
@@ -310,8 +313,8 @@ mod tests {
         // It ends at the fifth second, not at the tenth.
         let shorter = term(Instant::now(), 1_000, TTL * 2 / 5);
         tenure.extend(&shorter);
-        assert_eq!(first.await.unwrap(), shorter.until);
-        assert_eq!(second.await.unwrap(), shorter.until);
+        assert_eq!(first.await.unwrap(), shorter.lost_at);
+        assert_eq!(second.await.unwrap(), shorter.lost_at);
 
         let start = Instant::now();
         let tenure = Tenure::new(term(start, 0, TTL), start);
@@ -322,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_lost_stays_lost() {
+    async fn a_lost_lease_stays_lost() {
         let tenure = Tenure::new(term(Instant::now(), 0, TTL), Instant::now());
         let notice = tenure.notice();
         assert!(tenure.lose());

@@ -1,4 +1,4 @@
-//! Points in time by the store's clock, and how long a lease lasts.
+//! Points in time by the store's clock, and the ttl of a lease.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// A point in time by the clock of a store: milliseconds since 1970-01-01 UTC.
 ///
-/// Only the store's own timestamps are ever compared with each other.
+/// Timestamps are only compared with others of the same store, never with this machine's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
@@ -25,7 +25,7 @@ impl Timestamp {
         self.0
     }
 
-    /// The time from `now` until this point; nothing when it has passed.
+    /// The time from `now` until this point; zero if it has passed.
     pub const fn remaining(self, now: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(now.0))
     }
@@ -39,12 +39,12 @@ impl Add<Duration> for Timestamp {
     }
 }
 
-/// What ties the clock of a store to that of this process: the store's clock read `now` no earlier than `at` was here.
+/// Relates the store's clock to this process: the store's clock showed `now` at the local time `at`, or later.
 ///
-/// So whatever the store's clock has ahead of it after `now` takes at most that long from `at` here.
+/// So `at`, plus the time from `now` to a deadline of the store, is never later than that deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// By this process' monotonic clock.
+    /// By the monotonic clock of this process.
     pub at: Instant,
     /// By the store's clock.
     pub now: Timestamp,
@@ -64,24 +64,24 @@ pub enum InvalidTtl {
     /// Shorter than a millisecond.
     #[error("must be at least 1 millisecond")]
     TooShort,
-    /// Longer than what the caller of the constructor allows.
+    /// Longer than the maximum.
     #[error("must be at most {} seconds", .max.as_secs_f64())]
     TooLong {
-        /// The longest that is allowed.
+        /// The maximum.
         max: Duration,
     },
 }
 
 impl Ttl {
-    /// No lease lasts longer than a year, whatever a server is configured to allow.
+    /// A year, whatever a server is configured to allow.
     pub const MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-    /// Fractions of a millisecond are dropped.
+    /// Drops fractions of a millisecond.
     pub fn new(duration: Duration) -> Result<Self, InvalidTtl> {
         Self::at_most(duration, Self::MAX)
     }
 
-    /// As [`Ttl::new`], with a maximum of the operator's choice.
+    /// Like [`Ttl::new`], with a maximum that the operator has configured.
     pub fn at_most(duration: Duration, max: Duration) -> Result<Self, InvalidTtl> {
         let max = max.min(Self::MAX);
         if duration > max {
@@ -93,7 +93,7 @@ impl Ttl {
         }
     }
 
-    /// The same as a plain duration.
+    /// As a duration.
     pub const fn as_duration(self) -> Duration {
         Duration::from_millis(self.0)
     }

@@ -1,11 +1,11 @@
-//! Leases whose release failed, as long as it is tried again in the background.
+//! The leases whose release failed and is retried in the background, so that a shutdown can roll them back instead.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{LockName, Ticket};
 
-/// By the ticket that rolls each of them back.
+/// A key of each lease, by the ticket that rolls it back.
 #[derive(Debug, Default)]
 pub(crate) struct Unreleased(Mutex<HashMap<Ticket, LockName>>);
 
@@ -18,7 +18,7 @@ impl Unreleased {
         self.leases().remove(&ticket);
     }
 
-    /// All of them, which from now on are the caller's concern.
+    /// Removes and returns all of them.
     pub(crate) fn take(&self) -> HashMap<Ticket, LockName> {
         std::mem::take(&mut *self.leases())
     }

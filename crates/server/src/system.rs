@@ -18,7 +18,7 @@ mod withdraw;
 
 use std::sync::Arc;
 
-use forrst_lock::model::Held;
+use forrst_lock::model::LeaseRef;
 use forrst_lock::{Caller as CallerName, Fence, Lease, LockName, NotHeld, Note, Owner, StoreError};
 use forrst_protocol::{ErrorCode, ErrorObject, Errors, FunctionName, RawObject, Version};
 use serde::Serialize;
@@ -204,11 +204,11 @@ const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1000;
 
 /// `key`, `owner` and `fence`: the lease that `release` and `extend` are about.
-fn read_held(fields: &mut Fields<'_>) -> Option<Held> {
+fn read_held(fields: &mut Fields<'_>) -> Option<LeaseRef> {
     let name = fields.required("key", parsed(LockName::parse));
     let owner = fields.required("owner", parsed(Owner::parse));
     let fence = fields.optional("fence", parsed(str::parse::<Fence>));
-    Some(Held {
+    Some(LeaseRef {
         name: name?,
         owner: owner?,
         fence,

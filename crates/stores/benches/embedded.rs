@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use forrst_lock::model::{Acquire, Acquired, Claim, Held};
+use forrst_lock::model::{Acquire, Acquired, Claim, LeaseRef};
 use forrst_lock::{
     ListRequest, LockKey, LockName, LockStore, LockStoreExt, Locks, Owner, Ticket, Ttl,
 };
@@ -75,7 +75,7 @@ async fn acquire(store: &EmbeddedStore, name: &LockName, owner: &Owner) {
 
 async fn cycle(store: &EmbeddedStore, name: &LockName, owner: &Owner) {
     acquire(store, name, owner).await;
-    let held = Held {
+    let held = LeaseRef {
         name: name.clone(),
         owner: owner.clone(),
         fence: None,

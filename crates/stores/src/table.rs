@@ -326,8 +326,8 @@ impl Table {
 
     pub(crate) fn inspect(&self, name: &LockName, now: Timestamp) -> LockStatus {
         match self.get(name) {
-            Some(key) => LockStatus::of(key, now),
-            None => LockStatus::of(&Key::new(name.clone()), now),
+            Some(key) => LockStatus::new(key, now),
+            None => LockStatus::new(&Key::new(name.clone()), now),
         }
     }
 

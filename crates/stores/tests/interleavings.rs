@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use forrst_lock::model::{Acquire, Acquired, Claim, Held, Transition, Wait};
+use forrst_lock::model::{Acquire, Acquired, Claim, LeaseRef, Transition, Wait};
 use forrst_lock::{
     Lease, LockKey, LockName, LockStore, LockStoreExt, Locks, Node, Owner, Reading, Share, Ticket,
     Timestamp, Ttl, Wake,
@@ -109,7 +109,7 @@ impl Fixture {
             wait: Some(Wait {
                 timeout: HOUR,
                 max_queue: 10,
-                again: None,
+                rejoin: None,
             }),
         };
         match block_on(self.store.acquire(acquire)).unwrap().outcome {
@@ -154,7 +154,7 @@ impl Fixture {
         for index in self.indexes(&lease) {
             self.is_held[index].store(false, Ordering::SeqCst);
         }
-        let held = Held {
+        let held = LeaseRef {
             name: lease.name().clone(),
             owner: lease.owner.clone(),
             fence: Some(lease.fence),

@@ -227,7 +227,7 @@ pub async fn a_waiting_set_reserves_its_free_keys(store: Arc<dyn LockStore>) {
     match acquire(&*store, &a, ask("newcomer", long())).await {
         Acquired::Held(obstacle) => {
             assert_eq!(obstacle.blocked_by, std::slice::from_ref(&a));
-            assert_eq!(obstacle.look_at, held.expires_at);
+            assert_eq!(obstacle.retry_at, held.expires_at);
         }
         other => panic!("should be reserved, but: {other:?}"),
     }
@@ -380,7 +380,7 @@ pub async fn an_attempt_is_for_the_same_keys_and_kinds(store: Arc<dyn LockStore>
     assert_eq!(again, Acquired::Granted(lease));
     for other in [exclusive(&a), shared(&b), set(&[&b, &c])] {
         let acquired = acquire_all(&*store, &other, call.again()).await;
-        assert_eq!(acquired, Acquired::AnotherAttempt, "{other:?}");
+        assert_eq!(acquired, Acquired::AttemptMismatch, "{other:?}");
     }
     assert_eq!(held_by(&*store, &c).await, None);
 }

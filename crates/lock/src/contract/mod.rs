@@ -35,7 +35,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::model::{Acquire, Acquired, Claim, Held, Transition, Wait, Wake};
+use crate::model::{Acquire, Acquired, Claim, LeaseRef, Transition, Wait, Wake};
 use crate::store::{Answer, LockStore, LockStoreExt};
 use crate::{
     Attempt, Caller, Fence, Lease, LockKey, LockName, Locks, Node, NotHeld, Note, Owner, Reading,
@@ -403,7 +403,7 @@ async fn wait_at_most(
     let wait = Wait {
         timeout: timeout.as_duration(),
         max_queue,
-        again: None,
+        rejoin: None,
     };
     let acquired = store.acquire(ask.for_locks(locks, Some(wait))).await;
     (answer(acquired), call)
@@ -479,8 +479,8 @@ async fn extend_as(
     answer(store.extend(held(name, owner_name, fence), ttl).await)
 }
 
-fn held(name: &LockName, owner_name: &str, fence: Option<Fence>) -> Held {
-    Held {
+fn held(name: &LockName, owner_name: &str, fence: Option<Fence>) -> LeaseRef {
+    LeaseRef {
         name: name.clone(),
         owner: owner(owner_name),
         fence,

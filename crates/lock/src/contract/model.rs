@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{WAKE_UP_TIME, WaitingCall, fresh_name, owner, pass_exactly, with_one_tag};
 use crate::model::{
-    Acquire, Acquired, Claim, Command, Env, Held, Key, Keys, Outcome, Transition, Wait, Wake,
+    Acquire, Acquired, Claim, Command, Env, Key, Keys, LeaseRef, Outcome, Transition, Wait, Wake,
     Withdrawn, step,
 };
 use crate::store::{Answer, LockStatus, LockStore};
@@ -358,7 +358,7 @@ impl Pair {
             }
             Action::Inspect { key } => {
                 let name = self.names[*key].clone();
-                let expected = LockStatus::of(self.model.key(&name), self.now);
+                let expected = LockStatus::new(self.model.key(&name), self.now);
                 let actual = outcome(self.store.inspect(&name).await);
                 self.same_status(&expected, &actual)
             }
@@ -376,7 +376,7 @@ impl Pair {
             wait: wait.map(|(patience, max_queue)| Wait {
                 timeout: self.ttl(patience).as_duration(),
                 max_queue,
-                again: None,
+                rejoin: None,
             }),
         });
         self.both(command.clone(), command).await
@@ -547,9 +547,9 @@ impl Pair {
     }
 
     /// How an owner names a lease, to the model and to the store.
-    fn held(&self, key: usize, who: u8, fence: Option<usize>) -> [Held; 2] {
+    fn held(&self, key: usize, who: u8, fence: Option<usize>) -> [LeaseRef; 2] {
         let (model, store) = self.fence(key, fence).unzip();
-        [model, store].map(|fence| Held {
+        [model, store].map(|fence| LeaseRef {
             name: self.names[key].clone(),
             owner: owner(&format!("owner {who}")),
             fence,
@@ -578,7 +578,7 @@ impl Pair {
             (owners.collect::<Vec<_>>(), status.waiters)
         };
         for name in self.names.clone() {
-            let expected = LockStatus::of(self.model.key(&name), self.now);
+            let expected = LockStatus::new(self.model.key(&name), self.now);
             let actual = outcome(self.store.inspect(&name).await);
             if shape(expected) != shape(actual) {
                 return false;

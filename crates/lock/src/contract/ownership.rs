@@ -72,7 +72,7 @@ pub async fn a_refused_contender_changes_nothing(store: Arc<dyn LockStore>) {
         let outcome = acquire(&*store, &name, ask(contender, ttl(1))).await;
         let obstacle = Obstacle {
             blocked_by: vec![name.clone()],
-            look_at: lease.expires_at,
+            retry_at: lease.expires_at,
         };
         assert_eq!(outcome, Acquired::Held(obstacle));
         assert_eq!(held_by(&*store, &name).await, Some(lease.clone()));

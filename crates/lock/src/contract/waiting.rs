@@ -54,7 +54,7 @@ pub async fn expiry_hands_over_when_settled(store: Arc<dyn LockStore>) {
     let lease = take(&*store, &name, "a", short()).await;
     let mut wake = wait(&*store, &name, ask("b", long())).await;
     let settled = answer(store.settle(&name).await);
-    assert_eq!(settled.look_at, lease.expires_at, "not yet");
+    assert_eq!(settled.retry_at, lease.expires_at, "not yet");
     assert_eq!(settled.waiters, 1);
     still_waits(&mut wake);
     pass(short()).await;

@@ -94,7 +94,7 @@ pub async fn a_call_that_asks_again_after_its_attempt_was_released_comes_to_noth
     let again = Some(Wait {
         timeout: long().as_duration(),
         max_queue: 100,
-        again: Some((position, until)),
+        rejoin: Some((position, until)),
     });
     let late = call.clone().for_locks(&locks, again.clone());
     assert_eq!(answer(store.acquire(late).await), Acquired::Withdrawn);

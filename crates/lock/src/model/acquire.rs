@@ -1,25 +1,28 @@
-//! What a call for a lease gets.
+//! The answer to [`Command::Acquire`](super::Command::Acquire): a lease, a position in the queues, or a refusal that says what
+//! blocks it.
+//!
+//! A call that repeats an attempt, or that rejoins its queues after they lost it, is answered with what it already has.
 
 use std::time::Duration;
 
 use smallvec::smallvec;
 
+use super::executor::Executor;
 use super::key::MAX_CALLS;
-use super::turn::Turn;
 use super::{
     Acquire, Acquired, Call, Holder, Keys, Locks, Obstacle, Position, Share, Wait, Waiting,
 };
 use crate::{Attempt, LockName, Timestamp};
 
-/// When to look again if no lease is found that is in the way.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// When to retry if no blocking lease is found.
+const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 
-/// How many claims are followed, from the one that a key is reserved for to a lease that it waits for.
+/// How many claims are followed, from the one that a key is reserved for, to find a lease that blocks it.
 const MAX_FOLLOWED: usize = 32;
 
-impl<K: Keys> Turn<'_, '_, K> {
+impl<K: Keys> Executor<'_, '_, K> {
     pub(super) fn acquire(&mut self, acquire: &Acquire) -> Acquired {
-        if let Some(answer) = self.known(acquire) {
+        if let Some(answer) = self.existing_outcome(acquire) {
             return answer;
         }
         let Acquire {
@@ -28,9 +31,9 @@ impl<K: Keys> Turn<'_, '_, K> {
             node,
             wait,
         } = acquire;
-        let again = wait.as_ref().and_then(|wait| wait.again);
-        let position = again.map(|(position, _)| position);
-        if self.is_free(&claim.locks, position) {
+        let rejoin = wait.as_ref().and_then(|wait| wait.rejoin);
+        let position = rejoin.map(|(position, _)| position);
+        if self.is_grantable(&claim.locks, position) {
             let Some(fence) = (self.env.mint)(&claim.locks) else {
                 return Acquired::FencesExhausted;
             };
@@ -41,7 +44,7 @@ impl<K: Keys> Turn<'_, '_, K> {
                 calls: smallvec![*ticket],
                 confirm_by: None,
             };
-            self.hold(&claim.locks, holder, None);
+            self.grant(&claim.locks, holder, None);
             return Acquired::Granted(lease);
         }
         let Some(Wait {
@@ -50,11 +53,11 @@ impl<K: Keys> Turn<'_, '_, K> {
         else {
             return Acquired::Held(self.obstacle(&claim.locks, position));
         };
-        if again.is_none() && self.is_full(&claim.locks, *max_queue) {
+        if rejoin.is_none() && self.is_full(&claim.locks, *max_queue) {
             return Acquired::QueueFull(self.obstacle(&claim.locks, None));
         }
         let now = self.env.now;
-        let (position, until) = again.unwrap_or_else(|| {
+        let (position, until) = rejoin.unwrap_or_else(|| {
             let arrival = self.arrival(&claim.locks);
             let ticket = *ticket;
             (Position { arrival, ticket }, now + *timeout)
@@ -77,9 +80,8 @@ impl<K: Keys> Turn<'_, '_, K> {
         }
     }
 
-    /// What a call gets that the keys know already: its attempt was made before, or it asks again for its position. None when it
-    /// is new.
-    fn known(&mut self, acquire: &Acquire) -> Option<Acquired> {
+    /// The answer to a call whose attempt was made before, or that rejoins its queues; `None` for a new one.
+    fn existing_outcome(&mut self, acquire: &Acquire) -> Option<Acquired> {
         let Acquire {
             claim,
             ticket,
@@ -87,9 +89,9 @@ impl<K: Keys> Turn<'_, '_, K> {
             ..
         } = acquire;
         let now = self.env.now;
-        let again = wait.as_ref().and_then(|wait| wait.again);
+        let rejoin = wait.as_ref().and_then(|wait| wait.rejoin);
         let attempt = claim.attempt.as_ref();
-        if attempt.is_none() && again.is_none() {
+        if attempt.is_none() && rejoin.is_none() {
             return None;
         }
         let mut names = claim.locks.names();
@@ -102,11 +104,11 @@ impl<K: Keys> Turn<'_, '_, K> {
         for name in claim.locks.names() {
             let key = self.key(name);
             let by_attempt = attempt.and_then(|it| key.held_by_attempt(&claim.owner, it));
-            let by_call = || again.and_then(|_| key.held_by_call(*ticket));
+            let by_call = || rejoin.and_then(|_| key.held_by_call(*ticket));
             if let Some(holder) = by_attempt.or_else(by_call) {
                 let (lease, confirm_by) = (holder.lease.clone(), holder.confirm_by);
                 if lease.locks != claim.locks {
-                    return Some(Acquired::AnotherAttempt);
+                    return Some(Acquired::AttemptMismatch);
                 }
                 self.change(&lease, |holder| {
                     holder.add_call(*ticket);
@@ -116,32 +118,32 @@ impl<K: Keys> Turn<'_, '_, K> {
                 return Some(Acquired::Granted(lease));
             }
         }
-        if again.is_some_and(|(_, until)| until <= now) {
+        if rejoin.is_some_and(|(_, until)| until <= now) {
             return Some(Acquired::TimedOut);
         }
         for name in claim.locks.names() {
             let key = self.key(name);
             let by_attempt = attempt.and_then(|it| key.awaited_by_attempt(&claim.owner, it));
-            let by_call = || again.and_then(|_| key.awaited_by_call(*ticket));
+            let by_call = || rejoin.and_then(|_| key.awaited_by_call(*ticket));
             if let Some(waiting) = by_attempt.or_else(by_call) {
                 let position = waiting.position;
                 if waiting.claim.locks != claim.locks {
-                    return Some(Acquired::AnotherAttempt);
+                    return Some(Acquired::AttemptMismatch);
                 }
                 if !self.prune(name, position) {
                     return Some(self.join(acquire, position));
                 }
             }
         }
-        // It waited for a lease that another call of its attempt has got and released meanwhile. A call that does not ask again
-        // is newer than that.
-        let attempt = attempt.filter(|_| again.is_some())?;
+        // A call that rejoins may have waited for a lease that another call of its attempt has received and released since. A
+        // call that does not rejoin is newer than that release.
+        let attempt = attempt.filter(|_| rejoin.is_some())?;
         let mut names = claim.locks.names();
         let is_released = names.any(|name| self.key(name).is_released(&claim.owner, attempt, now));
         is_released.then_some(Acquired::Withdrawn)
     }
 
-    /// One more call waits at a position, or the same one once more.
+    /// Adds a call to a waiting claim, or replaces it if it is there already.
     fn join(&mut self, acquire: &Acquire, position: Position) -> Acquired {
         let Acquire {
             claim,
@@ -163,7 +165,7 @@ impl<K: Keys> Turn<'_, '_, K> {
             return Acquired::QueueFull(obstacle);
         }
         let by_timeout = self.env.now + wait.timeout;
-        let until = wait.again.map_or(by_timeout, |(_, until)| until);
+        let until = wait.rejoin.map_or(by_timeout, |(_, until)| until);
         let call = Call {
             ticket,
             node: node.clone(),
@@ -182,9 +184,8 @@ impl<K: Keys> Turn<'_, '_, K> {
         }
     }
 
-    /// Whether nothing at this key is in the way of a claim: neither an earlier one nor a lease. Without a position all that wait
-    /// are earlier.
-    pub(super) fn is_open(
+    /// Whether neither an earlier claim nor a lease at this key blocks a claim. A claim without a position is behind all others.
+    pub(super) fn is_unblocked(
         &mut self,
         name: &LockName,
         share: Share,
@@ -194,13 +195,13 @@ impl<K: Keys> Turn<'_, '_, K> {
         !key.has_before(position) && key.has_room_for(share)
     }
 
-    /// Whether a claim can have all these keys at once.
-    pub(super) fn is_free(&mut self, locks: &Locks, position: Option<Position>) -> bool {
+    /// Whether a claim on these keys can be granted now.
+    pub(super) fn is_grantable(&mut self, locks: &Locks, position: Option<Position>) -> bool {
         let mut locks = locks.as_slice().iter();
-        locks.all(|(name, share)| self.is_open(name, *share, position))
+        locks.all(|(name, share)| self.is_unblocked(name, *share, position))
     }
 
-    /// Whether any of these queues is so long, not counting those that nobody waits for any more.
+    /// Whether any of these queues has `max` claims, after those without a live call were removed.
     fn is_full(&mut self, locks: &Locks, max: usize) -> bool {
         locks.names().any(|name| {
             if self.key(name).queue().len() < max {
@@ -220,7 +221,7 @@ impl<K: Keys> Turn<'_, '_, K> {
         })
     }
 
-    /// Behind all others in all these queues.
+    /// An arrival that is behind all others in these queues.
     fn arrival(&mut self, locks: &Locks) -> u64 {
         let by_time = self.env.now.as_millis().saturating_mul(1000);
         let last = locks
@@ -230,24 +231,25 @@ impl<K: Keys> Turn<'_, '_, K> {
         last.map_or(by_time, |last| by_time.max(last.saturating_add(1)))
     }
 
-    /// What is in the way of a claim.
+    /// The keys that block a claim, and when to retry.
     pub(super) fn obstacle(&mut self, locks: &Locks, position: Option<Position>) -> Obstacle {
         let blocked_by = self.blocked_by(locks, position);
         let ends = blocked_by.iter().map(|name| self.next_end(name));
-        let look_at = ends.min().unwrap_or(self.env.now);
+        let retry_at = ends.min().unwrap_or(self.env.now);
         Obstacle {
             blocked_by,
-            look_at,
+            retry_at,
         }
     }
 
     fn blocked_by(&mut self, locks: &Locks, position: Option<Position>) -> Vec<LockName> {
         let locks = locks.as_slice().iter();
-        let blocked = locks.filter(|(name, share)| !self.is_open(name, *share, position));
+        let blocked = locks.filter(|(name, share)| !self.is_unblocked(name, *share, position));
         blocked.map(|(name, _)| name.clone()).collect()
     }
 
-    /// When the first of the leases ends that keep this key from others. If it is only reserved, those are elsewhere.
+    /// When the first of the leases that block this key is due. If the key is only reserved, these are leases on other keys,
+    /// found by following claims.
     fn next_end(&mut self, name: &LockName) -> Timestamp {
         let mut name = name.clone();
         for _ in 0..MAX_FOLLOWED {
@@ -259,7 +261,7 @@ impl<K: Keys> Turn<'_, '_, K> {
                 break;
             };
             let (locks, position) = (first.claim.locks.clone(), first.position);
-            // Each claim that is followed is older than the one before.
+            // Each claim that is followed is older than the previous one, so this ends.
             let blocked_by = self.blocked_by(&locks, Some(position));
             let dues = blocked_by
                 .iter()
@@ -272,6 +274,6 @@ impl<K: Keys> Turn<'_, '_, K> {
                 None => break,
             }
         }
-        self.env.now + LOOK_AGAIN
+        self.env.now + DEFAULT_RETRY
     }
 }

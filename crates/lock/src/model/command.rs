@@ -1,4 +1,7 @@
-//! What a store can be told to do, and what it answers.
+//! The commands of a store, and their answers.
+//!
+//! Each command is one atomic step. The outcomes are data, not errors: a refusal says what blocks the claim, or why there is no
+//! lease to act on.
 
 use std::time::Duration;
 
@@ -7,74 +10,73 @@ use serde::{Deserialize, Serialize};
 use super::{Locks, Position};
 use crate::{Attempt, Caller, Fence, Lease, LockName, NodeId, Note, Owner, Ticket, Timestamp, Ttl};
 
-/// One step: what [`step`](super::step) applies to the keys.
+/// What one [`step`](super::step) does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
     /// Asks for a lease: see [`Acquired`].
     Acquire(Acquire),
-    /// Rolls back a call that nobody waits for any more: it leaves its queues, or returns the lease that it was just given:
-    /// see [`Abandoned`].
+    /// Rolls back a call whose caller is gone. It leaves its queues, or its lease ends: see [`Abandoned`].
     Abandon {
         /// Any one key of the call.
         name: LockName,
         /// The call.
         ticket: Ticket,
     },
-    /// Gives a lease back.
-    Release(Held),
-    /// Lets a lease end `ttl` from now, whatever it had left.
-    Extend(Held, Ttl),
+    /// Releases a lease.
+    Release(LeaseRef),
+    /// Lets a lease expire `ttl` from now, whatever time it had left.
+    Extend(LeaseRef, Ttl),
     /// Ends every lease on a key.
     ForceRelease {
         /// The key.
         name: LockName,
-        /// Only the leases of these fences; all of them when none is named.
+        /// Only the leases with these fences; all leases if empty.
         fences: Vec<Fence>,
     },
-    /// Takes back an attempt whose outcome its caller does not know: see [`Withdrawn`].
+    /// Cancels an attempt whose outcome its caller does not know: see [`Withdrawn`].
     Withdraw {
         /// Any one key of the attempt.
         name: LockName,
-        /// Who made it.
+        /// Its owner.
         owner: Owner,
-        /// Which one.
+        /// The attempt.
         attempt: Attempt,
     },
-    /// The node of a waiter that was granted a lease by another node knows of it.
+    /// The node of a waiting call has received a grant that another node made.
     Confirm {
         /// Any one key of the lease.
         name: LockName,
-        /// The lease.
+        /// The fence of the lease.
         fence: Fence,
     },
-    /// Nothing of its own: leases that are over end, and what can be granted is granted, as in every step.
+    /// Only what every step does: expired leases end, and claims that can be granted are granted.
     Settle(LockName),
 }
 
-/// Which lease of which owner.
+/// Names a lease: by a key, its owner, and perhaps its fence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct LeaseRef {
     /// Any one of its keys.
     pub name: LockName,
-    /// The token of the lease.
+    /// The owner's token.
     pub owner: Owner,
-    /// Which of the owner's leases on that key; needed if there are several.
+    /// Needed if the owner has several leases on that key.
     pub fence: Option<Fence>,
 }
 
-/// Who asks for which lease.
+/// The lease that a call asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
-    /// The keys, and how much of each.
+    /// The keys, each with its share.
     pub locks: Locks,
-    /// Whose lease it becomes.
+    /// The owner of the lease.
     pub owner: Owner,
-    /// Who asks, where the server knows its callers.
+    /// The authenticated caller, if the server knows it.
     pub caller: Option<Caller>,
-    /// What it is for, for people.
+    /// What the lease is for, for people.
     pub note: Option<Note>,
-    /// Repeated by a caller who did not get the answer.
+    /// Repeated by a caller that did not receive the answer.
     pub attempt: Option<Attempt>,
     /// How long the lease lasts from its grant.
     pub ttl: Ttl,
@@ -83,90 +85,90 @@ pub struct Claim {
 /// One call for a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acquire {
-    /// What it asks for.
+    /// The lease that it asks for.
     pub claim: Claim,
-    /// This call, and no other.
+    /// Unique to this call.
     pub ticket: Ticket,
-    /// The node that made it; none where a store has only one.
+    /// The node that makes the call; `None` if the store has only one.
     pub node: Option<NodeId>,
-    /// Wait if it cannot be had at once.
+    /// How to wait if it cannot be granted at once; `None` to be refused.
     pub wait: Option<Wait>,
 }
 
 /// How to wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
-    /// How long at most.
+    /// The longest wait.
     #[serde(with = "crate::serial::millis")]
     pub timeout: Duration,
-    /// How many may wait in each of its queues, this one included.
+    /// The most claims in each of its queues, this one included.
     pub max_queue: usize,
-    /// Where it waited before its queue lost it, and until when: it asks again for its old position.
-    pub again: Option<(Position, Timestamp)>,
+    /// Its former position and the end of its wait, for a call that rejoins its queues after they lost it.
+    pub rejoin: Option<(Position, Timestamp)>,
 }
 
 /// The answer to [`Command::Acquire`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Acquired {
-    /// It was free, or the caller repeated the attempt that holds it.
+    /// It was free, or the call repeats the attempt that holds it.
     Granted(Lease),
-    /// It cannot be had now, and the caller does not want to wait.
+    /// It cannot be granted now, and the call does not wait.
     Held(Obstacle),
-    /// It cannot be had now, and the caller waits from now on.
+    /// It cannot be granted now, and the call waits from now on.
     Queued {
-        /// What is in the way.
+        /// What blocks it.
         obstacle: Obstacle,
-        /// Its position, for asking again.
+        /// Its position, with which it can rejoin.
         position: Position,
         /// When its wait ends.
         until: Timestamp,
     },
-    /// It cannot be had now, and too many wait already.
+    /// It cannot be granted now, and the queue is full.
     QueueFull(Obstacle),
-    /// The attempt was withdrawn before this call arrived; or this call asked again for its old position, and its attempt has
-    /// been granted and released meanwhile.
+    /// The attempt was withdrawn before this call arrived; or this call rejoins, and a lease of its attempt has been granted and
+    /// released meanwhile.
     Withdrawn,
-    /// It asked again for its old position, and its time is over.
+    /// It rejoins after the end of its wait.
     TimedOut,
-    /// The attempt is known, with other keys or other kinds.
-    AnotherAttempt,
+    /// The attempt was made before, with other keys or other kinds.
+    AttemptMismatch,
     /// There are no fences left.
     FencesExhausted,
 }
 
-/// What stands between a claim and its lease.
+/// What blocks a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obstacle {
     /// The keys that are held, or reserved for an earlier claim.
     pub blocked_by: Vec<LockName>,
-    /// When it is worth looking again: not after the first end of a lease in the way.
-    pub look_at: Timestamp,
+    /// When it is worth trying again: no later than the first end of a blocking lease.
+    pub retry_at: Timestamp,
 }
 
 /// The answer to [`Command::Abandon`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Abandoned {
-    /// It had the lease, which has ended. The release is not remembered: its owner never knew of it.
+    /// It held the lease, which has ended. The release is not remembered, because the owner never received the lease.
     Returned(Lease),
-    /// It waited, and has left. What was in its way.
+    /// It has left the queue, where this blocked it.
     LeftQueue(Obstacle),
-    /// It had nothing, or shares it with another call of its attempt.
+    /// It had nothing, or shares its lease or position with another call of its attempt.
     Nothing,
 }
 
-/// The answer to [`Command::Withdraw`]: what the attempt had.
+/// The answer to [`Command::Withdraw`]: what the attempt had until then.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Withdrawn {
-    /// The lease, which is released now.
+    /// A lease, which is now released.
     Held(Lease),
     /// A position in the queue, which it has left.
     Waiting,
-    /// Nothing that is known. Should a call of it arrive later, it comes to nothing.
+    /// Nothing that is known. A call of it that arrives later is refused.
     Unknown,
-    /// Nothing was done: as many attempts as a [key](super::MAX_WITHDRAWALS) or the store remembers were withdrawn lately.
+    /// Nothing was done, because a [key](super::MAX_WITHDRAWALS) or the store remembers no more withdrawals.
     TooMany,
 }
 
@@ -174,30 +176,30 @@ pub enum Withdrawn {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NotHeld {
-    /// Never held, or the lease has run out.
+    /// It was never held, or has expired.
     NotFound,
-    /// This owner's lease was released a short while ago, and the owner holds no other. Another owner may hold the lock.
+    /// This owner's lease was released a short time ago, and the owner holds no other. Another owner may hold the lock.
     AlreadyReleased {
-        /// Whether force-release took it away.
+        /// Whether it was ended by force-release.
         forced: bool,
     },
-    /// Another owner holds it, or the same owner by another fence.
+    /// Another owner holds the lock, or the same owner with another fence.
     OwnedByAnother,
-    /// The owner has several leases on this key, and has named none of them.
+    /// The owner has several leases on this key, and no fence was named.
     Ambiguous,
 }
 
-/// How the wait of a call ended; sent once.
+/// How the wait of a call ended. Sent once for each call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wake {
-    /// The lease is its own from now on; the ttl counts from this moment.
+    /// With a lease, whose ttl counts from this moment.
     Granted(Lease),
-    /// Its time was over, and this was still in its way.
+    /// Its timeout has passed, and this still blocked it.
     TimedOut(Obstacle),
     /// Its attempt was withdrawn.
     Withdrawn,
-    /// There are no fences left, so nothing can be granted any more.
+    /// There are no fences left, so nothing can be granted.
     FencesExhausted,
 }
 
@@ -224,12 +226,12 @@ pub enum Outcome {
 pub struct Settled {
     /// How many claims wait.
     pub waiters: usize,
-    /// When the first of them may be granted something, unless a lease ends early.
-    pub look_at: Timestamp,
+    /// When the first of them can be granted at the earliest, unless a lease ends early.
+    pub retry_at: Timestamp,
 }
 
 impl Command {
-    /// The keys that it names.
+    /// The keys that the command names.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &LockName> {
         let one = self.single();
         let several = match self {
@@ -240,14 +242,14 @@ impl Command {
         (0..count).map(move |index| one.unwrap_or_else(|| &several[index].0))
     }
 
-    /// The one key that it is about; none when there are several.
+    /// The only key that the command names; `None` if there are several.
     pub fn single(&self) -> Option<&LockName> {
         match self {
             Self::Acquire(acquire) => match acquire.claim.locks.as_slice() {
                 [(name, _)] => Some(name),
                 _ => None,
             },
-            Self::Release(held) | Self::Extend(held, _) => Some(&held.name),
+            Self::Release(lease_ref) | Self::Extend(lease_ref, _) => Some(&lease_ref.name),
             Self::Abandon { name, .. }
             | Self::ForceRelease { name, .. }
             | Self::Withdraw { name, .. }

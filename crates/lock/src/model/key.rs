@@ -1,9 +1,9 @@
-//! All that is known of one key: its leases, its queue, and what it remembers.
+//! The state of one key: its leases, its queue, and the releases and withdrawals that it remembers.
 //!
-//! A lease or a waiting claim of several keys is written in each of them, and alike: every key can be read, stored and
-//! restored by itself.
+//! A lease or a waiting claim of several keys is stored in full in each of them, so every key can be read, stored and restored
+//! by itself.
 
-mod undo;
+mod rollback;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use smallvec::{SmallVec, smallvec};
 
-use self::undo::Undo;
+use self::rollback::RollbackLog;
 use super::share::Taken;
 use super::{Claim, NotHeld, Share};
 use crate::{Attempt, Fence, Lease, LockName, NodeId, Owner, Ticket, Timestamp};
 
-/// How many releases a key remembers. Of more the oldest are forgotten sooner.
+/// How many releases a key remembers. Beyond that, the oldest are forgotten early.
 pub const REMEMBERED_RELEASES: usize = 16;
 
-/// How many withdrawn attempts a key remembers. With so many, no more can be withdrawn until the oldest is forgotten: each is a
-/// promise that a call that is still on its way comes to nothing.
+/// How many withdrawn attempts a key remembers. At this limit no more can be withdrawn until the oldest expires, because each is
+/// a promise to refuse a call that is still under way.
 pub const MAX_WITHDRAWALS: usize = 1024;
 
-/// How many calls of one attempt are told apart. No more can wait; a lease that was handed to more is never rolled back.
+/// How many calls of one attempt a key tracks. No more can wait, and a lease that was granted to more is never rolled back.
 pub const MAX_CALLS: usize = 64;
 
 /// One key. [`step`](super::step) changes it; stores read, write and restore it.
@@ -33,38 +33,38 @@ pub struct Key {
     holders: Holders,
     taken: Taken,
     queue: VecDeque<Waiting>,
-    /// How many leases and waiting claims here are of several keys.
+    /// How many of the leases and waiting claims here have several keys.
     sets: usize,
     releases: Releases,
     withdrawals: Vec<Withdrawal>,
-    /// Kept by stores that write what their steps did.
-    undo: Option<Box<Undo>>,
+    /// `Some` while changes are recorded.
+    rollback: Option<Box<RollbackLog>>,
 }
 
-/// The usual one takes no room on the heap.
+/// A single release, the usual case, is not on the heap.
 type Releases = SmallVec<[Release; 1]>;
 
-/// A lease on a key. One of several keys is here in each of them.
+/// A lease on a key. A lease of several keys is stored in each of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// The lease.
     pub lease: Lease,
-    /// The attempt that got it, which a repetition gets again.
+    /// The attempt that it was granted to. A repetition of the attempt receives the same lease.
     pub attempt: Option<Attempt>,
-    /// The calls that were given it and can be rolled back; when the last of them is, so is the lease. None: it stays.
+    /// The calls that it was granted to. When all of them are rolled back, the lease ends; if empty, it cannot be rolled back.
     pub calls: SmallVec<[Ticket; 1]>,
-    /// When the grant is taken back, unless the node of its waiter has confirmed it.
+    /// When the lease ends, unless the node of its call confirms the grant before.
     pub confirm_by: Option<Timestamp>,
 }
 
 impl Holder {
-    /// When something has to be done about it.
+    /// When it ends: at its expiry, or earlier if its grant is not confirmed.
     pub fn due(&self) -> Timestamp {
         let expires_at = self.lease.expires_at;
         self.confirm_by.map_or(expires_at, |at| at.min(expires_at))
     }
 
-    /// One more call was given this lease.
+    /// The lease was granted to one more call.
     pub(super) fn add_call(&mut self, ticket: Ticket) {
         if self.calls.is_empty() || self.calls.contains(&ticket) {
             return;
@@ -77,79 +77,79 @@ impl Holder {
     }
 }
 
-/// A claim in a queue, with all calls that wait for it. One of several keys is here in the queue of each.
+/// A claim in a queue, with all calls that wait for it. A claim of several keys is in the queue of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// Where it stands.
+    /// Its position in each of its queues.
     pub position: Position,
-    /// What it asks for.
+    /// The lease that it waits for.
     pub claim: Arc<Claim>,
-    /// Who waits for it: more than one when an attempt was repeated.
+    /// The calls that wait for it: more than one if the attempt was repeated.
     pub calls: SmallVec<[Call; 1]>,
-    /// Since when.
+    /// When it began to wait.
     pub since: Timestamp,
 }
 
 impl Waiting {
-    /// When the last of its calls gives up.
+    /// When the last of its calls times out.
     pub fn until(&self) -> Timestamp {
         let until = self.calls.iter().map(|call| call.until);
         until.max().unwrap_or(self.since)
     }
 }
 
-/// Where a claim stands in every one of its queues. The smaller one is served first.
+/// The position of a claim, the same in each of its queues. The smallest is served first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Position {
-    /// Grows with every arrival; the time in microseconds where that is later.
+    /// The time of arrival in microseconds, or more, so that it is larger than that of every earlier claim.
     pub arrival: u64,
-    /// The first call. Two claims may have the same arrival after one has asked for its position again.
+    /// The ticket of the first call. Two claims may have the same arrival after one of them has rejoined.
     pub ticket: Ticket,
 }
 
-/// One call that waits.
+/// A call that waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// The call.
+    /// Its ticket.
     pub ticket: Ticket,
-    /// The node that made it; none where a store has only one.
+    /// The node that made it; `None` if the store has only one.
     pub node: Option<NodeId>,
-    /// When it gives up.
+    /// When it times out.
     pub until: Timestamp,
 }
 
-/// The memory of one release.
+/// A remembered release.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Release {
-    /// Whose lease was released.
+    /// The owner of the lease.
     pub owner: Owner,
-    /// The attempt that had got it: a call of it that asks again for its position comes to nothing.
+    /// The attempt that the lease was granted to. A call of it that rejoins its queues is refused.
     pub attempt: Option<Attempt>,
-    /// Which of them.
+    /// The fence of the lease.
     pub fence: Fence,
-    /// Until when that is remembered.
+    /// Until when it is remembered.
     pub until: Timestamp,
-    /// Whether force-release took it away.
+    /// Whether it was a force-release.
     pub forced: bool,
-    /// Whether this was its owner's newest lease of this key. A call without a fence means the newest, so only that release
-    /// answers it.
+    /// Whether this was its owner's newest lease of this key. A command without a fence means the newest lease, so only this
+    /// release answers it.
     pub is_newest: bool,
 }
 
-/// The memory of an attempt that was taken back.
+/// A remembered withdrawal of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Withdrawal {
-    /// Who made it.
+    /// The owner of the attempt.
     pub owner: Owner,
-    /// Which one.
+    /// The attempt.
     pub attempt: Attempt,
-    /// Until when that is remembered.
+    /// Until when it is remembered.
     pub until: Timestamp,
 }
 
-/// What a durable store keeps of a key. Waiting claims are not kept: their callers saw the connection break.
+/// What a durable store writes of a key. Waiting claims are left out: after a restart, their callers have lost the connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Kept {
+pub struct KeySnapshot {
     /// The leases.
     pub holders: Vec<Holder>,
     /// The releases that are remembered, the newest last.
@@ -159,7 +159,7 @@ pub struct Kept {
 }
 
 impl Key {
-    /// A key that nobody has ever held.
+    /// A key that has never been held.
     pub fn new(name: LockName) -> Self {
         Self {
             name,
@@ -169,22 +169,22 @@ impl Key {
             sets: 0,
             releases: Releases::new(),
             withdrawals: Vec::new(),
-            undo: None,
+            rollback: None,
         }
     }
 
-    /// A key as a durable store finds it again, with nobody waiting. None if its leases do not fit together.
-    pub fn restored(name: LockName, kept: Kept) -> Option<Self> {
+    /// Restores a key, with an empty queue; `None` if its leases are not compatible.
+    pub fn restored(name: LockName, snapshot: KeySnapshot) -> Option<Self> {
         let mut key = Self::new(name);
-        for holder in kept.holders {
+        for holder in snapshot.holders {
             let is_new = key.holder(holder.lease.fence).is_none();
             if !is_new || !key.has_room_for(key.share(&holder.lease)) {
                 return None;
             }
             key.insert(holder);
         }
-        key.releases = kept.releases.into();
-        key.withdrawals = kept.withdrawals;
+        key.releases = snapshot.releases.into();
+        key.withdrawals = snapshot.withdrawals;
         Some(key)
     }
 
@@ -193,7 +193,7 @@ impl Key {
         &self.name
     }
 
-    /// The leases as of the last step, the smallest fence first. Some may have run out since: see [`Lease::is_live`].
+    /// The leases as of the last step, the smallest fence first. Some may have expired since: see [`Lease::is_live`].
     pub fn holders(&self) -> impl Iterator<Item = &Holder> {
         self.holders.iter()
     }
@@ -203,7 +203,7 @@ impl Key {
         self.holders.len()
     }
 
-    /// How many leases have not run out at the time `now`.
+    /// How many leases are live at the time `now`.
     pub fn live_count(&self, now: Timestamp) -> usize {
         match self.first_due() {
             Some((due, _)) if due <= now => {
@@ -219,48 +219,48 @@ impl Key {
         &self.queue
     }
 
-    /// The releases that are remembered, the newest last. Some may be past their time.
+    /// The releases that are remembered, the newest last. Some may have expired.
     pub fn releases(&self) -> &[Release] {
         &self.releases
     }
 
-    /// The withdrawn attempts that are remembered, the newest last. Some may be past their time.
+    /// The withdrawn attempts that are remembered, the newest last. Some may have expired.
     pub fn withdrawals(&self) -> &[Withdrawal] {
         &self.withdrawals
     }
 
-    /// Whether a lease or a waiting claim here is of several keys, so that a step on this key can concern others.
+    /// Whether a lease or a waiting claim here has several keys, so that a step on this key may change others.
     pub fn has_sets(&self) -> bool {
         self.sets > 0
     }
 
-    /// Until when there is something to remember; none when there is nothing.
+    /// Until when any release or withdrawal is remembered; `None` if there is none.
     pub fn remembers_until(&self) -> Option<Timestamp> {
         let releases = self.releases.last().map(|release| release.until);
         let withdrawals = self.withdrawals.last().map(|withdrawal| withdrawal.until);
         releases.max(withdrawals)
     }
 
-    /// Forgets releases before their time. Withdrawals are promises, and stay.
+    /// Forgets all releases early. Withdrawals stay, because they are promises.
     pub fn forget_releases(&mut self) {
         self.releases = Releases::new();
     }
 
-    /// Forgets the releases and withdrawals whose time is over.
+    /// Forgets the releases and withdrawals that have expired.
     pub fn forget_old(&mut self, now: Timestamp) {
         self.releases.retain(|release| release.until > now);
         self.withdrawals.retain(|withdrawal| withdrawal.until > now);
     }
 
-    /// Whether nothing would be lost by forgetting this key.
+    /// Whether the key has no state, so that it can be dropped.
     pub fn is_vacant(&self, now: Timestamp) -> bool {
         self.holders.len() == 0
             && self.queue.is_empty()
-            && self.undo.is_none()
+            && self.rollback.is_none()
             && self.remembers_until().is_none_or(|until| until <= now)
     }
 
-    /// The lease of this fence.
+    /// The lease with this fence.
     pub fn holder(&self, fence: Fence) -> Option<&Holder> {
         self.holders.get(fence)
     }
@@ -289,12 +289,12 @@ impl Key {
     fn share(&self, lease: &Lease) -> Share {
         match lease.locks.as_slice() {
             [(_, share)] => *share,
-            // A lease is only ever kept under its own keys.
+            // A lease is only stored in its own keys.
             _ => lease.locks.share_of(&self.name).unwrap_or(Share::EXCLUSIVE),
         }
     }
 
-    /// The lease that something has to be done about first, and when.
+    /// The lease that is due first, and when.
     pub(super) fn first_due(&self) -> Option<(Timestamp, Fence)> {
         self.holders.first_due()
     }
@@ -312,7 +312,7 @@ impl Key {
         self.queue.back().map(|waiting| waiting.position.arrival)
     }
 
-    /// Whether a claim waits before this position.
+    /// Whether a claim waits before this position, which is behind all others if it is `None`.
     pub(super) fn has_before(&self, position: Option<Position>) -> bool {
         match (self.queue.front(), position) {
             (None, _) => false,
@@ -356,28 +356,28 @@ impl Key {
         self.queue.binary_search_by(by_position).ok()
     }
 
-    /// The lease that this attempt has.
+    /// The lease that was granted to this attempt.
     pub(super) fn held_by_attempt(&self, owner: &Owner, attempt: &Attempt) -> Option<&Holder> {
         self.holders
             .iter()
             .find(|holder| holder.attempt.as_ref() == Some(attempt) && holder.lease.owner == *owner)
     }
 
-    /// The position that this attempt has.
+    /// The claim of this attempt, if it waits.
     pub(super) fn awaited_by_attempt(&self, owner: &Owner, attempt: &Attempt) -> Option<&Waiting> {
         self.queue.iter().find(|waiting| {
             waiting.claim.attempt.as_ref() == Some(attempt) && waiting.claim.owner == *owner
         })
     }
 
-    /// The lease that this call was given and can still roll back.
+    /// The lease that was granted to this call, if the call can still be rolled back.
     pub(super) fn held_by_call(&self, ticket: Ticket) -> Option<&Holder> {
         self.holders
             .iter()
             .find(|holder| holder.calls.contains(&ticket))
     }
 
-    /// The position at which this call waits.
+    /// The claim that this call waits for.
     pub(super) fn awaited_by_call(&self, ticket: Ticket) -> Option<&Waiting> {
         let has = |waiting: &&Waiting| waiting.calls.iter().any(|call| call.ticket == ticket);
         self.queue.iter().find(has)
@@ -424,9 +424,8 @@ impl Key {
         }
     }
 
-    /// A lease begins.
-    pub(super) fn begin(&mut self, holder: Holder) {
-        // An owner whose new lease runs out must learn that, and not that an older one was released.
+    pub(super) fn add_lease(&mut self, holder: Holder) {
+        // If the new lease expires, its owner must learn that, and not that an older one was released.
         let owner = &holder.lease.owner;
         let is_outdated = |release: &Release| release.is_newest && release.owner == *owner;
         if self.releases.iter().any(is_outdated) {
@@ -451,7 +450,7 @@ impl Key {
         self.releases.push(release);
     }
 
-    /// Whether a lease that this attempt had was released, as far as that is remembered.
+    /// Whether a remembered release is of a lease that was granted to this attempt.
     pub(super) fn is_released(&self, owner: &Owner, attempt: &Attempt, now: Timestamp) -> bool {
         self.releases.iter().any(|known| {
             known.until > now && known.attempt.as_ref() == Some(attempt) && known.owner == *owner
@@ -479,14 +478,14 @@ impl Key {
             .any(|known| known.until > now && known.attempt == *attempt && known.owner == *owner)
     }
 
-    /// What must be true of a key between two steps, as far as it shows in this key alone. Of a crowd, only its head is
-    /// checked: a step must not cost more the more hold or wait.
+    /// Checks the invariants that concern this key alone. Only the first leases and claims are checked, so that the cost of a
+    /// step does not grow with their number.
     pub(super) fn check(&self) {
         if self.holders.len() <= 64 {
             let shares = self.holders.iter().map(|holder| self.share(&holder.lease));
             let mut taken = Taken::NOTHING;
             shares.for_each(|share| taken.add(share));
-            debug_assert!(taken.is_as(self.taken), "{self:?}");
+            debug_assert!(taken.is_equivalent(self.taken), "{self:?}");
         }
         let head = || self.queue.iter().take(64);
         let is_sorted = head().is_sorted_by(|one, next| one.position < next.position);
@@ -506,21 +505,21 @@ impl Waiting {
     }
 }
 
-/// The leases on a key, by their fences. The usual one takes no room on the heap.
+/// The leases on a key, by their fences. A single lease, the usual case, is not on the heap.
 #[derive(Debug, Clone)]
 enum Holders {
     None,
     One(Holder),
-    Several(Box<Several>),
+    Several(Box<IndexedHolders>),
 }
 
 #[derive(Debug, Clone, Default)]
-struct Several {
+struct IndexedHolders {
     by_fence: BTreeMap<Fence, Holder>,
     by_due: BTreeSet<(Timestamp, Fence)>,
 }
 
-impl Several {
+impl IndexedHolders {
     fn insert(&mut self, holder: Holder) {
         let fence = holder.lease.fence;
         self.by_due.insert((holder.due(), fence));
@@ -585,7 +584,7 @@ impl Holders {
         match self {
             Self::None => *self = Self::One(holder),
             Self::One(_) => {
-                let mut several = Box::<Several>::default();
+                let mut several = Box::<IndexedHolders>::default();
                 if let Self::One(one) = std::mem::replace(self, Self::None) {
                     several.insert(one);
                 }

@@ -1,57 +1,63 @@
-//! Kinds of locks, as one idea: how much of a key a claim takes.
+//! How much of a key a claim takes.
+//!
+//! Exclusive, shared and limited locks are one arithmetic: a lease takes some units of a capacity. So the rest of the model
+//! does not distinguish kinds.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::LockName;
 
-/// How much of a key a lease takes, and of how much.
+/// The units that a lease takes of the capacity of a key.
 ///
-/// Leases fit together on a key when they divide it alike (the same `of`) and take no more than all of it. So every kind
-/// of lock is one arithmetic: exclusive takes all of very many, shared one of very many, a limit of `n` one of `n`.
+/// Leases on a key are compatible if they have the same capacity and their units do not exceed it. An exclusive lease takes
+/// all of `u32::MAX` units, a shared one takes one of them, and a limit of `n` takes one of `n`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Share {
-    take: u32,
-    of: u32,
+    units: u32,
+    capacity: u32,
 }
 
 /// What a [`Share`] is called on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// One lease, and no other beside it.
+    /// One lease, and no other at the same time.
     Exclusive,
     /// Any number of shared leases.
     Shared,
-    /// At most so many leases.
+    /// At most this many leases.
     Limit(u32),
 }
 
 impl Share {
     /// All of the key.
     pub const EXCLUSIVE: Self = Self {
-        take: u32::MAX,
-        of: u32::MAX,
+        units: u32::MAX,
+        capacity: u32::MAX,
     };
-    /// A part of the key, of which there are enough for everybody.
+    /// One unit of a key that has enough for every caller.
     pub const SHARED: Self = Self {
-        take: 1,
-        of: u32::MAX,
+        units: 1,
+        capacity: u32::MAX,
     };
     /// The largest limit.
     pub const MAX_LIMIT: u32 = 10_000;
 
-    /// One of `limit` leases; none when that is not from 1 to [`MAX_LIMIT`](Self::MAX_LIMIT).
+    /// One of `limit` leases; `None` unless the limit is from 1 to [`MAX_LIMIT`](Self::MAX_LIMIT).
     pub const fn limit(limit: u32) -> Option<Self> {
         if limit >= 1 && limit <= Self::MAX_LIMIT {
-            Some(Self { take: 1, of: limit })
+            Some(Self {
+                units: 1,
+                capacity: limit,
+            })
         } else {
             None
         }
     }
 
-    /// How the wire names it.
+    /// Its name on the wire.
     pub const fn kind(self) -> Kind {
-        match (self.take, self.of) {
+        match (self.units, self.capacity) {
             (u32::MAX, _) => Kind::Exclusive,
             (_, u32::MAX) => Kind::Shared,
             (_, limit) => Kind::Limit(limit),
@@ -59,78 +65,81 @@ impl Share {
     }
 }
 
-/// What the leases on one key take together.
+/// The units that the leases on one key take together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
-    sum: u32,
-    of: u32,
+    units: u32,
+    capacity: u32,
 }
 
 impl Taken {
-    pub(super) const NOTHING: Self = Self { sum: 0, of: 0 };
+    pub(super) const NOTHING: Self = Self {
+        units: 0,
+        capacity: 0,
+    };
 
     pub(super) fn has_room_for(self, share: Share) -> bool {
-        let is_alike = self.of == share.of;
-        self.sum == 0 || (is_alike && self.of - self.sum >= share.take)
+        let is_same_kind = self.capacity == share.capacity;
+        self.units == 0 || (is_same_kind && self.capacity - self.units >= share.units)
     }
 
     pub(super) fn add(&mut self, share: Share) {
-        debug_assert!(self.has_room_for(share), "{share:?} beside {self:?}");
-        self.of = share.of;
-        self.sum += share.take;
+        debug_assert!(self.has_room_for(share), "{share:?} does not fit {self:?}");
+        self.capacity = share.capacity;
+        self.units += share.units;
     }
 
     pub(super) fn remove(&mut self, share: Share) {
-        self.sum -= share.take;
+        self.units -= share.units;
     }
 
-    /// Whether both leave the same room.
-    pub(super) fn is_as(self, other: Self) -> bool {
-        self.sum == other.sum && (self.sum == 0 || self.of == other.of)
+    /// Whether both have room for the same shares.
+    pub(super) fn is_equivalent(self, other: Self) -> bool {
+        self.units == other.units && (self.units == 0 || self.capacity == other.capacity)
     }
 }
 
-/// What a claim or a lease is about: one key, or up to [`MAX`](Self::MAX) different ones, each with its share.
+/// The keys of a claim or a lease: one, or up to [`MAX`](Self::MAX) different ones, each with its share.
 ///
-/// In the order of their names. Cheap to clone, and one key takes no room on the heap.
+/// Sorted by name. Cheap to clone; a single key is not on the heap.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Locks(Set);
+pub struct Locks(Repr);
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Set {
+enum Repr {
     One([(LockName, Share); 1]),
     Several(Arc<[(LockName, Share)]>),
 }
 
-/// Why some keys are not a set that can be locked.
+/// Why a list of keys is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidLocks {
-    /// None at all.
+    /// It is empty.
     #[error("must name at least one key")]
     Empty,
     /// More than [`Locks::MAX`].
     #[error("must name at most {max} keys, but there are {0}", max = Locks::MAX)]
     TooMany(usize),
-    /// The same key twice.
+    /// It has the same key twice.
     #[error("names `{0}` twice")]
     Twice(LockName),
 }
 
 impl Locks {
-    /// How many keys one claim can have.
+    /// The most keys of one claim.
     pub const MAX: usize = 16;
 
     /// One key.
     pub const fn one(name: LockName, share: Share) -> Self {
-        Self(Set::One([(name, share)]))
+        Self(Repr::One([(name, share)]))
     }
 
-    /// One key of which everything is taken.
+    /// One key, exclusively.
     pub const fn exclusive(name: LockName) -> Self {
         Self::one(name, Share::EXCLUSIVE)
     }
 
-    /// A set of different keys, in any order.
+    /// Different keys, in any order.
     pub fn new(mut locks: Vec<(LockName, Share)>) -> Result<Self, InvalidLocks> {
         if locks.len() > Self::MAX {
             return Err(InvalidLocks::TooMany(locks.len()));
@@ -141,9 +150,9 @@ impl Locks {
             return Err(InvalidLocks::Twice(name.clone()));
         }
         match <[_; 1]>::try_from(locks) {
-            Ok(one) => Ok(Self(Set::One(one))),
+            Ok(one) => Ok(Self(Repr::One(one))),
             Err(locks) if locks.is_empty() => Err(InvalidLocks::Empty),
-            Err(locks) => Ok(Self(Set::Several(locks.into()))),
+            Err(locks) => Ok(Self(Repr::Several(locks.into()))),
         }
     }
 
@@ -160,17 +169,17 @@ impl Locks {
     /// The keys with their shares, in the order of their names.
     pub fn as_slice(&self) -> &[(LockName, Share)] {
         match &self.0 {
-            Set::One(one) => one,
-            Set::Several(several) => several,
+            Repr::One(one) => one,
+            Repr::Several(several) => several,
         }
     }
 
     /// Whether there is more than one key.
     pub fn is_set(&self) -> bool {
-        matches!(self.0, Set::Several(_))
+        matches!(self.0, Repr::Several(_))
     }
 
-    /// What is taken of this key.
+    /// The share of this key; `None` if it is not among the keys.
     pub fn share_of(&self, name: &LockName) -> Option<Share> {
         let mut locks = self.as_slice().iter();
         locks.find(|(own, _)| own == name).map(|(_, share)| *share)
@@ -207,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_fit_together_as_they_should() {
+    fn only_leases_of_the_same_kind_are_compatible() {
         let (exclusive, shared) = (Share::EXCLUSIVE, Share::SHARED);
         let limit = |limit| Share::limit(limit).unwrap();
         for share in [exclusive, shared, limit(1), limit(3)] {
@@ -229,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_left_takes_any_kind() {
+    fn a_key_that_is_free_again_takes_any_kind() {
         let mut taken = Taken::NOTHING;
         taken.add(Share::SHARED);
         taken.remove(Share::SHARED);

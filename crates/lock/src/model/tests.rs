@@ -194,8 +194,8 @@ fn owner(text: &str) -> Owner {
     Owner::parse(text).unwrap()
 }
 
-fn held(full_key: &str, owner: &Owner, fence: Option<Fence>) -> Held {
-    Held {
+fn held(full_key: &str, owner: &Owner, fence: Option<Fence>) -> LeaseRef {
+    LeaseRef {
         name: LockName::parse(full_key).unwrap(),
         owner: owner.clone(),
         fence,
@@ -234,7 +234,7 @@ impl Acquire {
         self.wait = Some(Wait {
             timeout: Duration::from_millis(millis),
             max_queue: 100,
-            again: None,
+            rejoin: None,
         });
         self
     }

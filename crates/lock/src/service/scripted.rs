@@ -130,12 +130,12 @@ pub(super) fn lease(fence: u64, acquired_at: Timestamp, ttl: Duration) -> Lease 
     }
 }
 
-/// A call that waits behind a lease which ends at `look_at`.
-pub(super) fn queued(ticket: Ticket, now: Timestamp, look_at: Timestamp) -> Answer<Outcome> {
+/// A call that waits behind a lease which ends at `retry_at`.
+pub(super) fn queued(ticket: Ticket, now: Timestamp, retry_at: Timestamp) -> Answer<Outcome> {
     let outcome = Outcome::Acquired(Acquired::Queued {
         obstacle: Obstacle {
             blocked_by: vec![name("k")],
-            look_at,
+            retry_at,
         },
         position: Position { arrival: 1, ticket },
         until: now + Duration::from_secs(3600),

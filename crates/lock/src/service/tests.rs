@@ -111,7 +111,7 @@ async fn the_hint_after_a_time_out_counts_by_the_clock_that_ended_the_wait() {
         };
         let wake = Wake::TimedOut(Obstacle {
             blocked_by: vec![name("k")],
-            look_at: now + Duration::from_millis(100),
+            retry_at: now + Duration::from_millis(100),
         });
         assert!(store.node().wake(ticket, wake, reading));
         let Ok(AcquireOutcome::TimedOut { retry_after, .. }) = call.await.unwrap() else {
@@ -221,7 +221,7 @@ async fn a_shared_store_is_asked_when_a_lease_is_due_and_never_before() {
             Command::Settle(_) => Ok(Answer {
                 outcome: Outcome::Settled(Settled {
                     waiters: 1,
-                    look_at: now + TTL * 2,
+                    retry_at: now + TTL * 2,
                 }),
                 now,
             }),
@@ -249,7 +249,7 @@ async fn a_store_that_fails_is_tried_again_later_and_later() {
             Command::Settle(_) if left == 0 => Ok(Answer {
                 outcome: Outcome::Settled(Settled {
                     waiters: 1,
-                    look_at: now + TTL * 20,
+                    retry_at: now + TTL * 20,
                 }),
                 now,
             }),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use forrst_lock::model::{
-    Abandoned, Acquire, Acquired, Call, Claim, Command, End, Held, Obstacle, Outcome, Position,
+    Abandoned, Acquire, Acquired, Call, Claim, Command, End, LeaseRef, Obstacle, Outcome, Position,
     REMEMBERED_RELEASES, Release, Settled, Transition, WITHDRAWAL_TTL, Withdrawal, Withdrawn,
 };
 use forrst_lock::{
@@ -183,8 +183,8 @@ impl Space {
         let outcome = match command {
             Command::Acquire(acquire) => Outcome::Acquired(self.acquire(acquire)),
             Command::Abandon { name, ticket } => Outcome::Abandoned(self.abandon(&name, ticket)),
-            Command::Release(held) => Outcome::Lease(self.release(&held)),
-            Command::Extend(held, ttl) => Outcome::Lease(self.extend(held, ttl)),
+            Command::Release(lease_ref) => Outcome::Lease(self.release(&lease_ref)),
+            Command::Extend(lease_ref, ttl) => Outcome::Lease(self.extend(lease_ref, ttl)),
             Command::ForceRelease { name, fences } => Outcome::Forced(self.force(&name, &fences)),
             Command::Withdraw {
                 name,
@@ -451,7 +451,7 @@ impl Space {
         {
             return known;
         }
-        let asks_again = wait.as_ref().is_some_and(|wait| wait.again.is_some());
+        let asks_again = wait.as_ref().is_some_and(|wait| wait.rejoin.is_some());
         if asks_again && self.is_released(&claim) {
             return Acquired::Withdrawn;
         }
@@ -550,7 +550,7 @@ impl Space {
         let held = leases.find(|it| is_same(&it.lease.owner, it.attempt.as_ref(), &it.lease.locks));
         if let Some(it) = held {
             if it.lease.locks != claim.locks && !ignores_keys {
-                return Some(Acquired::AnotherAttempt);
+                return Some(Acquired::AttemptMismatch);
             }
             if !it.calls.is_empty() {
                 it.calls.push(ticket);
@@ -562,7 +562,7 @@ impl Space {
             .position(|it| is_same(&it.claim.owner, it.claim.attempt.as_ref(), &it.claim.locks))?;
         let it = self.waiting[index].clone();
         if it.claim.locks != claim.locks && !ignores_keys {
-            return Some(Acquired::AnotherAttempt);
+            return Some(Acquired::AttemptMismatch);
         }
         if self.drop_calls_that_are_over(it.arrival) {
             return None;
@@ -594,11 +594,11 @@ impl Space {
     }
 
     fn obstacle(&self, blocked_by: Vec<LockName>) -> Obstacle {
-        let look_at = blocked_by.iter().map(|name| self.next_end(name)).min();
-        let look_at = look_at.unwrap_or(self.now);
+        let retry_at = blocked_by.iter().map(|name| self.next_end(name)).min();
+        let retry_at = retry_at.unwrap_or(self.now);
         Obstacle {
             blocked_by,
-            look_at,
+            retry_at,
         }
     }
 
@@ -629,7 +629,7 @@ impl Space {
         let obstacle = first.map(|it| self.obstacle(self.blocked_by(&it.claim, it.arrival)));
         Settled {
             waiters: self.queue(name).count(),
-            look_at: obstacle.map_or(self.now, |obstacle| obstacle.look_at),
+            retry_at: obstacle.map_or(self.now, |obstacle| obstacle.retry_at),
         }
     }
 
@@ -685,8 +685,8 @@ impl Space {
         Abandoned::LeftQueue(obstacle)
     }
 
-    fn find(&self, held: &Held) -> Result<usize, NotHeld> {
-        let of_key = |it: &Granted| it.lease.locks.share_of(&held.name).is_some();
+    fn find(&self, lease_ref: &LeaseRef) -> Result<usize, NotHeld> {
+        let of_key = |it: &Granted| it.lease.locks.share_of(&lease_ref.name).is_some();
         let all: Vec<usize> = {
             let all = self.leases.iter().enumerate();
             all.filter(|(_, it)| of_key(it))
@@ -695,12 +695,12 @@ impl Space {
         };
         let own: Vec<usize> = {
             let own = all.iter().copied();
-            own.filter(|index| self.leases[*index].lease.owner == held.owner)
+            own.filter(|index| self.leases[*index].lease.owner == lease_ref.owner)
                 .collect()
         };
         let is_meant = |index: &usize| {
             let fence = self.leases[*index].lease.fence;
-            held.fence.is_none_or(|it| it == fence) || self.bug == Bug::ReleaseIgnoresTheFence
+            lease_ref.fence.is_none_or(|it| it == fence) || self.bug == Bug::ReleaseIgnoresTheFence
         };
         let meant: Vec<usize> = own.iter().copied().filter(is_meant).collect();
         match meant.as_slice() {
@@ -716,13 +716,13 @@ impl Space {
         let old = self
             .old_releases
             .iter()
-            .filter(|(name, _)| kept_too_long && *name == held.name);
-        let known = self.releases.get(&held.name).into_iter().flatten();
+            .filter(|(name, _)| kept_too_long && *name == lease_ref.name);
+        let known = self.releases.get(&lease_ref.name).into_iter().flatten();
         let known = known.filter(|release| release.until > now);
         let mut known: Vec<&Release> = old.map(|(_, release)| release).chain(known).collect();
         known.retain(|release| {
-            release.owner == held.owner
-                && held
+            release.owner == lease_ref.owner
+                && lease_ref
                     .fence
                     .map_or(release.is_newest, |fence| fence == release.fence)
         });
@@ -797,23 +797,23 @@ impl Space {
         lease
     }
 
-    fn release(&mut self, held: &Held) -> Result<Lease, NotHeld> {
-        let index = self.find(held)?;
+    fn release(&mut self, lease_ref: &LeaseRef) -> Result<Lease, NotHeld> {
+        let index = self.find(lease_ref)?;
         if self.bug == Bug::SetReleasedInPart && self.leases[index].lease.locks.is_set() {
             let lease = self.leases[index].lease.clone();
             let rest = lease
                 .locks
                 .as_slice()
                 .iter()
-                .filter(|(name, _)| *name != held.name);
+                .filter(|(name, _)| *name != lease_ref.name);
             self.leases[index].lease.locks = Locks::new(rest.cloned().collect()).unwrap();
             return Ok(lease);
         }
         Ok(self.end(index, false))
     }
 
-    fn extend(&mut self, held: Held, ttl: Ttl) -> Result<Lease, NotHeld> {
-        let index = self.find(&held)?;
+    fn extend(&mut self, lease_ref: LeaseRef, ttl: Ttl) -> Result<Lease, NotHeld> {
+        let index = self.find(&lease_ref)?;
         let now = self.now;
         if self.bug == Bug::SetExtendedInPart && self.leases[index].lease.locks.is_set() {
             let mut part = self.leases[index].clone();
@@ -822,10 +822,10 @@ impl Space {
                 .locks
                 .as_slice()
                 .iter()
-                .filter(|(name, _)| *name != held.name);
+                .filter(|(name, _)| *name != lease_ref.name);
             self.leases[index].lease.locks = Locks::new(rest.cloned().collect()).unwrap();
-            let share = whole.locks.share_of(&held.name).unwrap();
-            part.lease.locks = Locks::one(held.name, share);
+            let share = whole.locks.share_of(&lease_ref.name).unwrap();
+            part.lease.locks = Locks::one(lease_ref.name, share);
             part.lease.expires_at = now + ttl.as_duration();
             self.leases.push(part.clone());
             return Ok(Lease {

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forrst_lock::model::{Kept, Key};
+use forrst_lock::model::{Key, KeySnapshot};
 use forrst_lock::{Fence, Fences, LockName, Secret, Timestamp};
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Row, TransactionBehavior, params,
@@ -383,7 +383,7 @@ impl Written {
         folder: &Folder,
     ) -> Result<Vec<Key>, EmbeddedError> {
         let damaged = |what| folder.damaged(what);
-        let mut keys: HashMap<LockName, Kept> = HashMap::new();
+        let mut keys: HashMap<LockName, KeySnapshot> = HashMap::new();
         let mut statement = connection.prepare(READ_LEASES)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forrst_lock::model::{Acquire, Acquired, Claim, Held, NotHeld, Wait, Withdrawn};
+use forrst_lock::model::{Acquire, Acquired, Claim, LeaseRef, NotHeld, Wait, Withdrawn};
 use forrst_lock::{
     Attempt, Caller, Fence, Fences, Lease, LockKey, LockStoreExt, Locks, Note, Owner, Share,
     Timestamp, Ttl,
@@ -61,8 +61,8 @@ async fn take(store: &EmbeddedStore, key: &str, ttl: Duration) -> Lease {
     try_take(store, key, ttl).await.unwrap()
 }
 
-fn held(key: &str) -> Held {
-    Held {
+fn held(key: &str) -> LeaseRef {
+    LeaseRef {
         name: name(key),
         owner: owner("a"),
         fence: None,
@@ -183,7 +183,7 @@ async fn leases_of_every_kind_survive_with_all_their_fields() {
         }
     }
     // It is still one lease: released by any of its keys, and as a whole.
-    let of_set = Held {
+    let of_set = LeaseRef {
         name: name("c"),
         owner: leases[0].owner.clone(),
         fence: Some(leases[0].fence),
@@ -595,7 +595,7 @@ async fn an_owner_with_several_uncertain_leases_has_to_name_one() {
     let store = open_at(folder.path(), &clocks, "second");
     assert_eq!(extend(&store, "k").await, Err(NotHeld::Ambiguous));
     let one = holder(&store, "k").await.unwrap();
-    let held = Held {
+    let held = LeaseRef {
         fence: Some(one.fence),
         ..held("k")
     };
@@ -843,7 +843,7 @@ async fn waiters_keep_their_positions_while_another_program_writes() {
     waiting.wait = Some(Wait {
         timeout: HOUR,
         max_queue: 10,
-        again: None,
+        rejoin: None,
     });
     let queued = store.acquire(waiting).await.unwrap().outcome;
     assert!(matches!(queued, Acquired::Queued { .. }), "{queued:?}");

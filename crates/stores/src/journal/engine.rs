@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forrst_lock::model::{
-    Command, End, Env, Held, Key, NotHeld, Outcome, Transition, Withdrawal, Withdrawn,
+    Command, End, Env, Key, LeaseRef, NotHeld, Outcome, Transition, Withdrawal, Withdrawn,
 };
 use forrst_lock::{
     Answer, Fence, Fences, LockName, Locks, Nodes, Reading, StoreError, Ticket, Timestamp,
@@ -343,7 +343,7 @@ impl<J: Journal> Engine<J> {
     }
 
     /// Whether this names a lease that may have expired unnoticed.
-    fn is_uncertain(&self, held: &Held) -> bool {
+    fn is_uncertain(&self, held: &LeaseRef) -> bool {
         let Some(uncertain) = self.uncertain else {
             return false;
         };

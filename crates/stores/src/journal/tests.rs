@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use forrst_lock::model::{
-    Acquire, Acquired, Claim, Command, End, Held, NotHeld, Outcome, Transition, Wait, Wake,
+    Acquire, Acquired, Claim, Command, End, LeaseRef, NotHeld, Outcome, Transition, Wait, Wake,
     Withdrawn,
 };
 use forrst_lock::{
@@ -235,7 +235,7 @@ fn waiting(keys: &[&str], ticket: u128) -> Acquire {
         wait: Some(Wait {
             timeout: Duration::from_secs(600),
             max_queue: 100,
-            again: None,
+            rejoin: None,
         }),
         ..call(keys, ticket)
     }
@@ -261,7 +261,7 @@ async fn wait(calls: &Calls, keys: &[&str], ticket: u128) {
 }
 
 async fn release(calls: &Calls, lease: &Lease) -> Result<Result<Lease, NotHeld>, StoreError> {
-    let held = Held {
+    let held = LeaseRef {
         name: lease.name().clone(),
         owner: lease.owner.clone(),
         fence: Some(lease.fence),
@@ -612,7 +612,7 @@ fn an_expired_lease_makes_no_other_key_wait_for_the_disk() {
         assert_eq!(inspect(Some("other"), is_swept).unwrap(), 1);
         assert_eq!(inspect(Some("new"), is_swept).unwrap(), 0);
     }
-    let held = |key: &str| Held {
+    let held = |key: &str| LeaseRef {
         name: name(key),
         owner: Owner::parse("b").unwrap(),
         fence: None,

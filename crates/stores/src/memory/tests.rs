@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forrst_lock::model::{Acquire, Acquired, Claim, Held, Transition};
+use forrst_lock::model::{Acquire, Acquired, Claim, LeaseRef, Transition};
 use forrst_lock::{Lease, LockKey, NotHeld, Owner, Reading, Timestamp, Ttl, Wake};
 
 use super::*;
@@ -33,7 +33,7 @@ fn acquire(store: &MemoryStore, key: &str) -> Acquired {
 }
 
 fn release(store: &MemoryStore, key: &str) -> Result<Lease, NotHeld> {
-    let held = Held {
+    let held = LeaseRef {
         name: name(key),
         owner: Owner::parse("a").unwrap(),
         fence: None,

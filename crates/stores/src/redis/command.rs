@@ -2,7 +2,7 @@
 //!
 //! Each is packed as a list of values in msgpack, the first of which is the number of the command.
 
-use forrst_lock::model::{Acquire, Claim, Command, Held, Wait};
+use forrst_lock::model::{Acquire, Claim, Command, LeaseRef, Wait};
 use forrst_lock::{Attempt, Caller, Fence, Kind, LockName, Note, Share, Ticket};
 use rmp::encode;
 
@@ -117,21 +117,21 @@ fn pack_acquire(packed: &mut Packer, acquire: &Acquire) {
             }
         }
     }
-    let again = match wait {
+    let rejoin = match wait {
         Some(Wait {
             timeout,
             max_queue,
-            again,
+            rejoin,
         }) => {
             packed.number(millis(*timeout)).number(*max_queue as u64);
-            again.as_ref()
+            rejoin.as_ref()
         }
         None => {
             packed.signed(-1).number(0);
             None
         }
     };
-    match again {
+    match rejoin {
         Some((position, until)) => packed
             .number(position.arrival)
             .ticket(position.ticket)
@@ -183,7 +183,7 @@ impl Packer {
         self
     }
 
-    fn held(&mut self, held: &Held) -> &mut Self {
+    fn held(&mut self, held: &LeaseRef) -> &mut Self {
         let fence = held.fence.map_or(0, Fence::number);
         self.text(held.owner.as_str()).number(fence)
     }

@@ -211,7 +211,7 @@ impl Link {
             return Ok(());
         };
         if let Some(wait) = &mut acquire.wait {
-            wait.again = Some((position, self.server_time_at(name, deadline)));
+            wait.rejoin = Some((position, self.server_time_at(name, deadline)));
         }
         let (acquired, reading) = match self.run_acquire(acquire).await {
             Ok((acquired, answered)) => (acquired, answered.reading),
@@ -239,7 +239,7 @@ impl Link {
             // The other outcomes are not given to a call that has a position.
             _ => Wake::TimedOut(Obstacle {
                 blocked_by: vec![name.clone()],
-                look_at: reading.now,
+                retry_at: reading.now,
             }),
         };
         self.waiters.end(ticket, matches!(wake, Wake::Granted(_)));

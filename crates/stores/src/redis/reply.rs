@@ -180,7 +180,7 @@ impl Unpacker<'_> {
     fn settled(&mut self) -> Result<Settled, BadReply> {
         Ok(Settled {
             waiters: self.size()?,
-            look_at: self.time()?,
+            retry_at: self.time()?,
         })
     }
 
@@ -302,7 +302,7 @@ impl Unpacker<'_> {
             },
             "withdrawn" => Acquired::Withdrawn,
             "timed_out" => Acquired::TimedOut,
-            "another_attempt" => Acquired::AnotherAttempt,
+            "another_attempt" => Acquired::AttemptMismatch,
             "exhausted" => Acquired::FencesExhausted,
             "abandoned" => return Ok(None),
             _ => return Err(BadReply("code")),

@@ -165,7 +165,7 @@ impl<'a> Unpacker<'a> {
     pub(super) fn obstacle(&mut self) -> Result<Obstacle, BadReply> {
         Ok(Obstacle {
             blocked_by: self.names()?,
-            look_at: self.time()?,
+            retry_at: self.time()?,
         })
     }
 

@@ -257,7 +257,7 @@ mod tests {
             wait: Some(Wait {
                 timeout: Duration::from_secs(60),
                 max_queue: 1,
-                again: None,
+                rejoin: None,
             }),
         };
         let (waiters, ticket) = (Waiters::default(), acquire.ticket);

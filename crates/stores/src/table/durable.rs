@@ -25,7 +25,7 @@ impl Table {
 
     /// Makes all steps final.
     pub(crate) fn accept(&mut self, now: Timestamp) {
-        self.end_steps(now, Key::accept);
+        self.end_steps(now, Key::commit);
     }
 
     /// Rolls back all steps since the last [`accept`](Self::accept); `transitions` are theirs, in order.
@@ -38,7 +38,7 @@ impl Table {
             let (before, after) = due_change(transition);
             replace(&mut self.indexes.due, after, before);
         }
-        self.end_steps(now, Key::undo);
+        self.end_steps(now, Key::roll_back);
     }
 
     fn end_steps(&mut self, now: Timestamp, end: fn(&mut Key)) {

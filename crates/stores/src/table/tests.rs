@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forrst_lock::model::{Acquire, Claim, Held, Share, Wait};
+use forrst_lock::model::{Acquire, Claim, LeaseRef, Share, Wait};
 use forrst_lock::{Attempt, LockKey, Owner, Ticket, Ttl};
 use proptest::prelude::*;
 
@@ -91,12 +91,12 @@ fn command() -> impl Strategy<Value = Command> {
                 wait: waits.then_some(Wait {
                     timeout: Duration::from_millis(3),
                     max_queue: 3,
-                    again: None,
+                    rejoin: None,
                 }),
             })
         },
     );
-    let held = |(key, ticket)| Held {
+    let held = |(key, ticket)| LeaseRef {
         name: name(key),
         owner: owner(ticket),
         fence: None,

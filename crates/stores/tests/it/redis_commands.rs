@@ -275,11 +275,11 @@ async fn a_call_can_rejoin_the_queue_at_its_position() {
         panic!("should wait");
     };
     assert_eq!(obstacle.blocked_by, [name("k")]);
-    assert_eq!(obstacle.look_at, lease.expires_at);
+    assert_eq!(obstacle.retry_at, lease.expires_at);
     acquire(&store, waiting(call("k", "second"))).await.unwrap();
     let again = |call: Acquire, position, until| Acquire {
         wait: call.wait.clone().map(|wait| Wait {
-            again: Some((position, until)),
+            rejoin: Some((position, until)),
             ..wait
         }),
         ..call

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forrst_lock::model::Held;
+use forrst_lock::model::LeaseRef;
 use forrst_lock::{
     AcquireOutcome, AcquireRequest, Attempt, Config, Event, EventKind, Fence, KeyStyle, LeaseGuard,
     LockError, LockKey, LockName, LockService, LockStore, Locks, NotHeld, Owner, ReleaseOutcome,
@@ -75,8 +75,8 @@ async fn granted(task: JoinHandle<Result<AcquireOutcome, LockError>>) -> LeaseGu
     }
 }
 
-fn lease_ref(owner: Owner, fence: Option<Fence>) -> Held {
-    Held {
+fn lease_ref(owner: Owner, fence: Option<Fence>) -> LeaseRef {
+    LeaseRef {
         name: name(),
         owner,
         fence,

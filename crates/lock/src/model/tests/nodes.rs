@@ -180,7 +180,7 @@ proptest! {
                 (Outcome::Acquired(Acquired::Queued { position, until, .. }), Some(mut asks), _) => {
                     heard.waiting.insert(asks.ticket.0, node.to_owned());
                     let wait = asks.wait.as_mut().unwrap();
-                    wait.again = Some((position, until));
+                    wait.rejoin = Some((position, until));
                     calls.push(asks);
                 }
                 (Outcome::Acquired(Acquired::Granted(lease)), Some(asks), _) => {
@@ -236,7 +236,7 @@ fn command(
             let index = index.checked_rem(calls.len())?;
             let ask = &calls[index];
             let is_own = ask.node.as_ref().is_some_and(|it| it.as_str() == node);
-            let can_ask = ask.wait.as_ref().is_some_and(|wait| wait.again.is_some());
+            let can_ask = ask.wait.as_ref().is_some_and(|wait| wait.rejoin.is_some());
             // A node asks again for a call that it still has.
             let waits = heard.waiting.contains_key(&ask.ticket.0);
             if !is_own || !can_ask || !waits {

@@ -106,7 +106,7 @@ fn a_set_that_leaves_the_queue_lets_those_behind_it_go_on_at_every_key() {
     };
     let in_the_way = Obstacle {
         blocked_by: vec![name("b")],
-        look_at: b.expires_at,
+        retry_at: b.expires_at,
     };
     assert_eq!(
         space.run(abandon),
@@ -170,7 +170,7 @@ fn one_whose_time_is_over_does_not_stand_in_the_way_of_a_set() {
     space.run(Command::Settle(name("c")));
     let in_the_way = Obstacle {
         blocked_by: vec![name("b")],
-        look_at: at(1000),
+        retry_at: at(1000),
     };
     assert_eq!(space.dismissed(), [(2, Wake::TimedOut(in_the_way))]);
     assert_eq!(space.woken_tickets(), [3]);
@@ -335,7 +335,7 @@ fn an_attempt_is_for_the_same_keys_and_kinds() {
         set(2, &["k", "l"]),
     ] {
         let other = other.attempts("me", "one").waits(50);
-        assert_eq!(space.acquire(other), Acquired::AnotherAttempt);
+        assert_eq!(space.acquire(other), Acquired::AttemptMismatch);
     }
     assert_eq!(space.waiters("k") + space.waiters("l"), 0);
 }
@@ -434,7 +434,7 @@ fn waiters_of_a_node_that_has_gone_are_passed_by_and_can_come_back() {
     space.dead.clear();
     space.queued(exclusive(4, "k").waits(5000).from("a"));
     let mut again = set(2, &["k", "l"]).waits(5000).from("b");
-    again.wait.as_mut().unwrap().again = Some((position, at(5000)));
+    again.wait.as_mut().unwrap().rejoin = Some((position, at(5000)));
     assert_eq!(space.queued(again), position);
     space.now = 100;
     space.run(Command::Settle(name("k")));
@@ -450,7 +450,7 @@ fn one_that_asks_again_gets_what_is_free_by_now_and_nothing_after_its_time() {
     space.release(&lease).unwrap();
     let again = |until| {
         let mut again = exclusive(2, "k").waits(50);
-        again.wait.as_mut().unwrap().again = Some((position, at(until)));
+        again.wait.as_mut().unwrap().rejoin = Some((position, at(until)));
         again
     };
     space.now = 50;
@@ -473,7 +473,7 @@ fn one_that_asks_again_gets_nothing_after_its_attempt_was_released() {
         let (_, lease) = space.woken().remove(0);
         let again = |ticket, attempt| {
             let mut again = call(ticket, attempt);
-            again.wait.as_mut().unwrap().again = Some((position, at(90_000)));
+            again.wait.as_mut().unwrap().rejoin = Some((position, at(90_000)));
             again
         };
         // It is granted what its attempt has.
@@ -536,7 +536,7 @@ fn a_refusal_says_which_keys_are_in_the_way_and_when_to_look_again() {
         panic!("{refused:?}");
     };
     assert_eq!(obstacle.blocked_by, [name("a"), name("b")]);
-    assert_eq!(obstacle.look_at, at(200));
+    assert_eq!(obstacle.retry_at, at(200));
     // A free key that is reserved: as long as what its waiter waits for.
     space.queued(set(5, &["a", "c"]).waits(5000));
     let refused = space.acquire(exclusive(6, "c"));
@@ -544,7 +544,7 @@ fn a_refusal_says_which_keys_are_in_the_way_and_when_to_look_again() {
         panic!("{refused:?}");
     };
     assert_eq!(obstacle.blocked_by, [name("c")]);
-    assert_eq!(obstacle.look_at, at(300));
+    assert_eq!(obstacle.retry_at, at(300));
 }
 
 #[test]
@@ -607,9 +607,9 @@ fn a_key_is_vacant_when_nothing_is_left_of_it() {
     let key = space.keys.key(&name("a"));
     assert!(!key.is_vacant(at(29_999)) && key.is_vacant(at(30_000)));
     assert!(!key.has_sets());
-    let kept = Kept {
+    let kept = KeySnapshot {
         releases: key.releases().to_vec(),
-        ..Kept::default()
+        ..KeySnapshot::default()
     };
     let restored = Key::restored(name("a"), kept).unwrap();
     assert_eq!(restored.releases(), key.releases());
@@ -668,7 +668,7 @@ fn a_reserved_key_is_worth_looking_at_when_the_lease_ends_that_it_waits_for() {
         panic!("`a` is reserved");
     };
     assert_eq!(obstacle.blocked_by, [name("a")]);
-    assert_eq!(obstacle.look_at, at(70));
+    assert_eq!(obstacle.retry_at, at(70));
 }
 
 #[test]
@@ -679,14 +679,14 @@ fn of_several_leases_in_the_way_the_first_end_counts() {
         space.granted(ask(ticket, &[("k", limit)]).lasts(1000));
     }
     space.granted(ask(199, &[("k", limit)]).lasts(50));
-    let look_at = |acquired| match acquired {
-        Acquired::Held(obstacle) => obstacle.look_at,
+    let retry_at = |acquired| match acquired {
+        Acquired::Held(obstacle) => obstacle.retry_at,
         other => panic!("should be refused: {other:?}"),
     };
-    assert_eq!(look_at(space.acquire(ask(200, &[("k", limit)]))), at(50));
+    assert_eq!(retry_at(space.acquire(ask(200, &[("k", limit)]))), at(50));
     space.granted(exclusive(201, "other").lasts(20));
     let both = space.acquire(ask(202, &[("k", limit), ("other", Share::EXCLUSIVE)]));
-    assert_eq!(look_at(both), at(20));
+    assert_eq!(retry_at(both), at(20));
 }
 
 #[test]
@@ -713,7 +713,7 @@ fn a_call_that_asks_again_for_a_position_that_it_still_has_is_there_once() {
     let lease = space.granted(exclusive(1, "k"));
     let position = space.queued(exclusive(2, "k").waits(500));
     let mut again = exclusive(2, "k").waits(500);
-    again.wait.as_mut().unwrap().again = Some((position, at(500)));
+    again.wait.as_mut().unwrap().rejoin = Some((position, at(500)));
     assert_eq!(space.queued(again.clone()), position);
     assert_eq!(space.waiters("k"), 1);
     space.release(&lease).unwrap();

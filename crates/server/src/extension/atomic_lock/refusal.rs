@@ -34,7 +34,7 @@ pub(super) fn refusal(
             retry_after,
         } => (too_many_waiters(limit, server), blocked_by, retry_after),
         AcquireOutcome::Withdrawn => return withdrawn(),
-        AcquireOutcome::AnotherAttempt => return another_attempt(options),
+        AcquireOutcome::AttemptMismatch => return another_attempt(options),
         // A grant is not refused.
         AcquireOutcome::Granted(_) => return internal_error(),
     };
@@ -70,11 +70,11 @@ fn timed_out(options: &LockOptions) -> ErrorObject {
 
 fn too_many_waiters(limit: WaiterLimit, server: &Core) -> ErrorObject {
     let (refusal, message) = match limit {
-        WaiterLimit::OfLock => (
+        WaiterLimit::PerKey => (
             Refusal::WaitersOfLock,
             "Too many callers wait for this lock already",
         ),
-        WaiterLimit::OfProcess => (
+        WaiterLimit::PerProcess => (
             Refusal::Waiters,
             "Too many callers wait for locks on this server already",
         ),

@@ -4,7 +4,7 @@
 use std::pin::Pin;
 use std::task::Poll;
 
-use forrst_lock::model::{Acquired, Command, Held, Outcome};
+use forrst_lock::model::{Acquired, Command, LeaseRef, Outcome};
 use forrst_lock::{Answer, LockStore, Locks, Owner, Share, StoreError};
 use forrst_stores::RedisStore;
 use forrst_testkit::RedisServer;
@@ -42,7 +42,7 @@ fn acquire_as(locks: &Locks, number: usize) -> Command {
 }
 
 fn release_as(locks: &Locks, number: usize) -> Command {
-    Command::Release(Held {
+    Command::Release(LeaseRef {
         name: locks.first().clone(),
         owner: Owner::parse(&format!("owner {number}")).unwrap(),
         fence: None,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use forrst_lock::model::{Acquire, Acquired, Claim, Held, Transition, Wait, Wake};
+use forrst_lock::model::{Acquire, Acquired, Claim, LeaseRef, Transition, Wait, Wake};
 use forrst_lock::{
     Lease, LockKey, LockName, LockStatus, LockStore, LockStoreExt, Locks, Node, Owner, Reading,
     StoreError, Ticket, Timestamp, Ttl,
@@ -38,8 +38,8 @@ pub(crate) fn call(key: &str, owner: &str) -> Acquire {
 }
 
 /// Refers to a lease for a release or an extension.
-pub(crate) fn held(lease: &Lease) -> Held {
-    Held {
+pub(crate) fn held(lease: &Lease) -> LeaseRef {
+    LeaseRef {
         name: lease.name().clone(),
         owner: lease.owner.clone(),
         fence: Some(lease.fence),
@@ -106,7 +106,7 @@ pub(crate) fn waiting(call: Acquire) -> Acquire {
     let wait = Wait {
         timeout: Duration::from_secs(60),
         max_queue: 100,
-        again: None,
+        rejoin: None,
     };
     Acquire {
         wait: Some(wait),

@@ -19,7 +19,7 @@ fn waiting(owner: &str, timeout: Duration) -> Acquire {
         wait: Some(Wait {
             timeout,
             max_queue: FULL,
-            again: None,
+            rejoin: None,
         }),
         ..call("k", owner)
     }

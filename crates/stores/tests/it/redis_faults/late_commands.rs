@@ -180,7 +180,7 @@ async fn a_waiter_that_was_put_back_twice_and_disconnects_is_not_put_back_again(
         wait: Some(Wait {
             timeout: PATIENCE,
             max_queue: 100,
-            again,
+            rejoin: again,
         }),
         ticket: Ticket(7),
         ..call("k", "b")

@@ -248,7 +248,7 @@ async fn are_all_granted(redis: &RedisServer, nodes: usize, readers: usize) {
             wait: Some(Wait {
                 timeout: HOUR,
                 max_queue: readers,
-                again: None,
+                rejoin: None,
             }),
             ..shared(&number.to_string(), Share::SHARED, HOUR)
         };

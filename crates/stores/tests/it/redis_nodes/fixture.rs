@@ -129,7 +129,7 @@ impl WaitingNode {
         let wait = Some(Wait {
             timeout: Duration::from_secs(60),
             max_queue: 10_000,
-            again: None,
+            rejoin: None,
         });
         let call = Acquire { wait, ..call };
         let outcome = acquire(&self.store, call).await.unwrap();

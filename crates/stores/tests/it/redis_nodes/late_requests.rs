@@ -54,7 +54,7 @@ async fn a_call_that_rejoins_too_late_is_granted_nothing() {
     let wait = Wait {
         timeout: PATIENCE,
         max_queue: 100,
-        again: None,
+        rejoin: None,
     };
     let waiting = Acquire {
         wait: Some(wait.clone()),
@@ -66,7 +66,7 @@ async fn a_call_that_rejoins_too_late_is_granted_nothing() {
     };
     let again = Acquire {
         wait: Some(Wait {
-            again: Some((position, lease.acquired_at + 2 * PATIENCE)),
+            rejoin: Some((position, lease.acquired_at + 2 * PATIENCE)),
             ..wait
         }),
         ..first

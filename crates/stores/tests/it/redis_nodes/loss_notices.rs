@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forrst_lock::model::Held;
+use forrst_lock::model::LeaseRef;
 use forrst_lock::{AcquireRequest, Attempt, LeaseGuard, LockService, Locks, Share};
 use forrst_testkit::RedisServer;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -22,8 +22,8 @@ async fn force(service: &LockService, key: &str) {
 }
 
 /// Refers to the lease without its fence.
-fn without_fence(key: &str, owner: &str) -> Held {
-    Held {
+fn without_fence(key: &str, owner: &str) -> LeaseRef {
+    LeaseRef {
         name: name(key),
         owner: forrst_lock::Owner::parse(owner).unwrap(),
         fence: None,

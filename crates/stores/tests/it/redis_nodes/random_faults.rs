@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use forrst_lock::model::Held;
+use forrst_lock::model::LeaseRef;
 use forrst_lock::{
     AcquireOutcome, AcquireRequest, LeaseGuard, LockError, LockService, Locks, Owner,
     ReleaseOutcome, Share, Ttl,
@@ -155,7 +155,7 @@ impl Task {
     }
 
     /// Extends the lease through its own node or the other one.
-    async fn extend(&mut self, guard: &LeaseGuard, held: Held, lease: &RecordedLease) {
+    async fn extend(&mut self, guard: &LeaseGuard, held: LeaseRef, lease: &RecordedLease) {
         let ttl = Ttl::new(self.millis(100..2000)).unwrap();
         let extending = lease.extends(ttl.as_duration());
         let is_own = self.rng.bool();

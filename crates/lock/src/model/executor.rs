@@ -1,23 +1,26 @@
-//! One step, from the leases that are over to the claims that are granted.
+//! The execution of one step: expired leases end, the command is applied, and claims that can be granted are granted.
+//!
+//! A change of a lease or claim of several keys may unblock claims at any of them, and a grant there at further keys. So a step
+//! ends only when no changed key has a claim that can be granted.
 
 use super::{
-    Abandoned, CONFIRM_WITHIN, Call, Claim, Command, End, Env, Held, Holder, Key, Keys, Locks,
+    Abandoned, CONFIRM_WITHIN, Call, Claim, Command, End, Env, Holder, Key, Keys, LeaseRef, Locks,
     NotHeld, Outcome, Position, Release, Settled, Transition, WITHDRAWAL_TTL, Waiting, Wake,
     Withdrawal, Withdrawn,
 };
 use crate::{Attempt, Fence, Lease, LockName, Owner, Ticket, Timestamp, Ttl};
 
-pub(super) struct Turn<'a, 'e, K> {
+pub(super) struct Executor<'a, 'e, K> {
     pub(super) keys: &'a mut K,
     pub(super) env: &'a mut Env<'e>,
     transitions: &'a mut Vec<Transition>,
-    /// Keys besides those of the command at which something may be granted now.
+    /// Other keys than those of the command at which a claim may be grantable now.
     unsettled: Vec<LockName>,
-    /// Keys besides those of the command that were looked at; for the check of the invariants only.
+    /// Other keys than those of the command that were settled; only recorded to check the invariants.
     touched: Vec<LockName>,
 }
 
-impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
+impl<'a, 'e, K: Keys> Executor<'a, 'e, K> {
     pub(super) fn new(
         keys: &'a mut K,
         env: &'a mut Env<'e>,
@@ -32,7 +35,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         }
     }
 
-    pub(super) fn run(mut self, command: &Command) -> Outcome {
+    pub(super) fn execute(mut self, command: &Command) -> Outcome {
         match command {
             Command::Acquire(acquire) => {
                 let locks = &acquire.claim.locks;
@@ -48,39 +51,39 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
                 outcome
             }
             Command::Abandon { name, ticket } => {
-                self.on(name, |turn| Outcome::Abandoned(turn.abandon(name, *ticket)))
+                self.apply_to_key(name, |this| Outcome::Abandoned(this.abandon(name, *ticket)))
             }
-            Command::Release(held) => self.on(&held.name, |turn| {
-                let fence = turn.find(held).map(|lease| lease.fence);
-                let ended = fence.map(|fence| turn.end(&held.name, fence, End::Released));
+            Command::Release(lease_ref) => self.apply_to_key(&lease_ref.name, |this| {
+                let fence = this.find_lease(lease_ref).map(|lease| lease.fence);
+                let ended = fence.map(|fence| this.end(&lease_ref.name, fence, End::Released));
                 Outcome::Lease(ended.and_then(|ended| ended.ok_or(NotHeld::NotFound)))
             }),
-            Command::Extend(held, ttl) => self.on(&held.name, |turn| {
-                let found = turn.find(held).cloned();
-                Outcome::Lease(found.map(|lease| turn.extend(lease, *ttl)))
+            Command::Extend(lease_ref, ttl) => self.apply_to_key(&lease_ref.name, |this| {
+                let found = this.find_lease(lease_ref).cloned();
+                Outcome::Lease(found.map(|lease| this.extend(lease, *ttl)))
             }),
-            Command::ForceRelease { name, fences } => self.on(name, |turn| {
-                Outcome::Forced(turn.force_release(name, fences))
+            Command::ForceRelease { name, fences } => self.apply_to_key(name, |this| {
+                Outcome::Forced(this.force_release(name, fences))
             }),
             Command::Withdraw {
                 name,
                 owner,
                 attempt,
-            } => self.on(name, |turn| {
-                Outcome::Withdrawn(turn.withdraw(name, owner, attempt))
+            } => self.apply_to_key(name, |this| {
+                Outcome::Withdrawn(this.withdraw(name, owner, attempt))
             }),
             Command::Confirm { name, fence } => {
-                self.on(name, |turn| Outcome::Lease(turn.confirm(name, *fence)))
+                self.apply_to_key(name, |this| Outcome::Lease(this.confirm(name, *fence)))
             }
             Command::Settle(name) => {
-                self.on(name, |_| ());
+                self.apply_to_key(name, |_| ());
                 Outcome::Settled(self.settled(name))
             }
         }
     }
 
-    /// A command on one key: after its leases that are over have ended, and before what is free then is granted.
-    fn on<T>(&mut self, name: &LockName, apply: impl FnOnce(&mut Self) -> T) -> T {
+    /// Applies a command to one key: after its expired leases have ended, and before waiting claims are granted.
+    fn apply_to_key<T>(&mut self, name: &LockName, apply: impl FnOnce(&mut Self) -> T) -> T {
         self.expire(name);
         let outcome = apply(self);
         self.settle_from(name);
@@ -92,7 +95,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         self.keys.key(name)
     }
 
-    /// Ends the leases on this key whose time has come, or whose grant was not confirmed. Whether there was any.
+    /// Ends the leases on this key that have expired, or whose grant was not confirmed. Returns whether there was any.
     fn expire(&mut self, name: &LockName) -> bool {
         let now = self.env.now;
         let mut is_any = false;
@@ -111,7 +114,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         is_any
     }
 
-    /// Ends a lease on this key, as a whole.
+    /// Ends a lease on this key, and on all its other keys.
     fn end(&mut self, name: &LockName, fence: Fence, cause: End) -> Option<Lease> {
         let ended = self.key(name).remove(fence)?;
         let due = ended.due();
@@ -144,14 +147,14 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         Some(lease)
     }
 
-    /// The keys of a set have to be settled. A single key is settled where it is changed.
+    /// Marks the keys of a set as unsettled. A single key is settled by the command that changed it.
     fn unsettle(&mut self, locks: &Locks) {
         if locks.is_set() {
             self.unsettled.extend(locks.names().cloned());
         }
     }
 
-    /// Grants whatever can be granted at this key, and at those that this concerns.
+    /// Grants all claims that can be granted at this key, and at those that this unsettles.
     fn settle_from(&mut self, name: &LockName) {
         self.settle_key(name);
         self.settle_others();
@@ -177,7 +180,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         }
     }
 
-    /// Calls whose time is over leave the queue, and so do those of nodes that have gone. Whether none is left.
+    /// Removes the calls of a claim that have timed out or whose node is dead. Returns whether none is left.
     pub(super) fn prune(&mut self, name: &LockName, position: Position) -> bool {
         let Some(waiting) = self.keys.key(name).waiting(position) else {
             return true;
@@ -191,7 +194,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         let obstacle = self.obstacle(&locks, Some(position));
         self.retain_calls(name, position, |call| left.contains(call));
         for call in gone {
-            // A node that has gone finds out by itself should it come back: then its call asks again.
+            // If a dead node comes back, its call rejoins, and receives its outcome then.
             if !self.env.is_gone(&call) {
                 let wake = Wake::TimedOut(obstacle.clone());
                 self.transitions.push(Transition::Woken { call, wake });
@@ -200,7 +203,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         left.is_empty()
     }
 
-    /// Claims before a position that nobody waits for any more leave. Whether there was any.
+    /// Removes the claims before a position that have no live call. Returns whether there was any.
     fn prune_before(&mut self, name: &LockName, position: Position) -> bool {
         let mut is_any = false;
         while let Some(first) = self.key(name).next().map(|first| first.position)
@@ -212,7 +215,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         is_any
     }
 
-    /// Keeps some of the calls of a position. With the last of them the position leaves all its queues.
+    /// Keeps some of the calls of a claim. A claim without calls leaves all its queues.
     fn retain_calls(&mut self, name: &LockName, position: Position, stays: impl Fn(&Call) -> bool) {
         let Some(waiting) = self.key(name).waiting(position) else {
             return;
@@ -233,7 +236,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         }
     }
 
-    /// Grants the first claim in a queue, if it can be. Whether it has left.
+    /// Grants the first claim in a queue if nothing blocks it. Returns whether it has left the queue.
     fn grant_waiting(&mut self, name: &LockName, position: Position) -> bool {
         let Some(waiting) = self.key(name).next() else {
             return false;
@@ -241,13 +244,13 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         let claim = waiting.claim.clone();
         for (name, share) in claim.locks.as_slice() {
             if claim.locks.is_set() {
-                // What ends there may be what another claim has waited for.
+                // The end of a lease or claim there may also unblock other claims.
                 let has_changed = self.expire(name) | self.prune_before(name, position);
                 if has_changed {
                     self.unsettled.push(name.clone());
                 }
             }
-            if !self.is_open(name, *share, Some(position)) {
+            if !self.is_unblocked(name, *share, Some(position)) {
                 return false;
             }
         }
@@ -273,7 +276,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
                     calls: calls.iter().map(|call| call.ticket).collect(),
                     confirm_by: (!is_known).then(|| self.env.now + CONFIRM_WITHIN),
                 };
-                self.hold(&claim.locks, holder, Some(since));
+                self.grant(&claim.locks, holder, Some(since));
                 Wake::Granted(lease)
             }
             None => Wake::FencesExhausted,
@@ -298,27 +301,28 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         }
     }
 
-    /// A lease begins on all its keys.
-    pub(super) fn hold(&mut self, locks: &Locks, holder: Holder, waited_since: Option<Timestamp>) {
+    /// Adds a lease to all its keys.
+    pub(super) fn grant(&mut self, locks: &Locks, holder: Holder, waited_since: Option<Timestamp>) {
         self.transitions.push(Transition::Granted {
             lease: holder.lease.clone(),
             waited_since,
             confirm_by: holder.confirm_by,
         });
         for name in locks.names().skip(1) {
-            self.key(name).begin(holder.clone());
+            self.key(name).add_lease(holder.clone());
         }
-        self.key(locks.first()).begin(holder);
+        self.key(locks.first()).add_lease(holder);
     }
 
     fn settled(&mut self, name: &LockName) -> Settled {
         let key = self.key(name);
         let waiters = key.queue().len();
         let first = key.next().map(|it| (it.claim.locks.clone(), it.position));
-        let look_at = first.map(|(locks, position)| self.obstacle(&locks, Some(position)).look_at);
+        let retry_at =
+            first.map(|(locks, position)| self.obstacle(&locks, Some(position)).retry_at);
         Settled {
             waiters,
-            look_at: look_at.unwrap_or(self.env.now),
+            retry_at: retry_at.unwrap_or(self.env.now),
         }
     }
 
@@ -341,9 +345,10 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         Abandoned::LeftQueue(obstacle)
     }
 
-    fn find(&mut self, held: &Held) -> Result<&Lease, NotHeld> {
+    fn find_lease(&mut self, lease_ref: &LeaseRef) -> Result<&Lease, NotHeld> {
         let now = self.env.now;
-        self.key(&held.name).held_by(&held.owner, held.fence, now)
+        self.key(&lease_ref.name)
+            .held_by(&lease_ref.owner, lease_ref.fence, now)
     }
 
     fn extend(&mut self, lease: Lease, ttl: Ttl) -> Lease {
@@ -352,7 +357,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         let before = holder.map_or(lease.expires_at, Holder::due);
         self.change(&lease, |holder| {
             holder.lease.expires_at = expires_at;
-            // An owner that extends it knows of it.
+            // An owner that extends a lease has received it.
             holder.confirm_by = None;
         });
         let lease = Lease {
@@ -442,7 +447,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         }
     }
 
-    /// Checks the invariants at these keys and at all others that were looked at, in debug builds.
+    /// Checks the invariants at these keys and at all others that were settled, in debug builds.
     fn check_all<'n>(&mut self, names: impl IntoIterator<Item = &'n LockName>) {
         if cfg!(debug_assertions) {
             names.into_iter().for_each(|name| self.check(name));
@@ -456,13 +461,13 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
     fn check(&mut self, name: &LockName) {
         let key = self.key(name);
         key.check();
-        // A crowd is checked at its head: a step must not cost more the more wait.
+        // Only the first are checked, so that the cost of a step does not grow with the number of waiters.
         let queue: Vec<Waiting> = key.queue().iter().take(8).cloned().collect();
         let leases: Vec<Holder> = key.holders().take(8).cloned().collect();
         for holder in leases {
             for name in holder.lease.locks.names() {
                 let other = self.key(name).holder(holder.lease.fence);
-                debug_assert_eq!(other, Some(&holder), "a lease is not the same everywhere");
+                debug_assert_eq!(other, Some(&holder), "a lease differs between its keys");
             }
         }
         for waiting in &queue {
@@ -474,7 +479,7 @@ impl<'a, 'e, K: Keys> Turn<'a, 'e, K> {
         if let Some(first) = queue.first() {
             let locks = first.claim.locks.clone();
             debug_assert!(
-                !self.is_free(&locks, Some(first.position)),
+                !self.is_grantable(&locks, Some(first.position)),
                 "a claim that could be granted waits: {first:?}"
             );
         }
