@@ -1,10 +1,10 @@
-//! A lease ends when it says, by the store's clock (properties S1, S4, L1).
+//! Leases expire by the store's clock (properties S1, S4, L1).
 
 use std::sync::Arc;
 
 use super::{
-    extend_as, force_release, fresh_name, held, held_by, is_free, long, pass, release, short, take,
-    ttl,
+    extend_as, force_release, fresh_name, held_by, is_free, lease_ref, long, pass, release, short,
+    take, ttl,
 };
 use crate::NotHeld;
 use crate::store::{ListRequest, LockStore, LockStoreExt};
@@ -45,7 +45,7 @@ pub async fn extend_replaces_the_remaining_time(store: Arc<dyn LockStore>) {
     let name = fresh_name("replace");
     let lease = take(&*store, &name, "a", long()).await;
     let answer = store
-        .extend(held(&name, "a", None), ttl(10_000))
+        .extend(lease_ref(&name, "a", None), ttl(10_000))
         .await
         .unwrap();
     let extended = answer.outcome.unwrap();
@@ -66,7 +66,7 @@ pub async fn extend_can_shorten_a_lease(store: Arc<dyn LockStore>) {
     assert!(is_free(&*store, &name).await);
 }
 
-pub async fn extend_never_revives(store: Arc<dyn LockStore>) {
+pub async fn extend_does_not_revive_an_expired_lease(store: Arc<dyn LockStore>) {
     let name = fresh_name("revive");
     take(&*store, &name, "a", short()).await;
     pass(short()).await;
@@ -78,7 +78,7 @@ pub async fn extend_never_revives(store: Arc<dyn LockStore>) {
     assert!(is_free(&*store, &name).await);
 }
 
-pub async fn a_lock_is_held_until_its_extended_end(store: Arc<dyn LockStore>) {
+pub async fn a_lock_is_held_until_its_extended_expiry(store: Arc<dyn LockStore>) {
     let name = fresh_name("extended");
     take(&*store, &name, "a", short()).await;
     extend_as(&*store, &name, "a", None, long()).await.unwrap();
@@ -86,7 +86,7 @@ pub async fn a_lock_is_held_until_its_extended_end(store: Arc<dyn LockStore>) {
     assert!(!is_free(&*store, &name).await);
 }
 
-pub async fn the_sweep_finds_what_nobody_asks_for(store: Arc<dyn LockStore>) {
+pub async fn the_sweep_ends_expired_leases(store: Arc<dyn LockStore>) {
     let names = [
         fresh_name("sweep"),
         fresh_name("sweep"),
@@ -95,8 +95,8 @@ pub async fn the_sweep_finds_what_nobody_asks_for(store: Arc<dyn LockStore>) {
     for name in &names {
         take(&*store, name, "a", short()).await;
     }
-    let kept = fresh_name("kept");
-    let lease = take(&*store, &kept, "a", long()).await;
+    let live = fresh_name("live");
+    let lease = take(&*store, &live, "a", long()).await;
     pass(short()).await;
     loop {
         let count = store.sweep(2).await.unwrap();
@@ -105,7 +105,7 @@ pub async fn the_sweep_finds_what_nobody_asks_for(store: Arc<dyn LockStore>) {
             break;
         }
     }
-    assert_eq!(held_by(&*store, &kept).await, Some(lease));
+    assert_eq!(held_by(&*store, &live).await, Some(lease));
     for name in &names {
         assert!(is_free(&*store, name).await);
     }

@@ -1,14 +1,14 @@
-//! Fences grow strictly per key (property S2).
+//! The fences of a key grow strictly (property S2).
 
 use std::sync::Arc;
 
 use super::{
-    ask, extend_as, force_release, fresh_name, granted, long, pass, release, short, take, wait,
+    extend_as, force_release, fresh_name, granted, long, pass, release, request, short, take, wait,
 };
 use crate::Fence;
 use crate::store::LockStore;
 
-/// Each fence is above the one before, as a number and as text.
+/// Each fence is larger than the previous one, as a number and as text.
 fn assert_grow(fences: &[Fence]) {
     for pair in fences.windows(2) {
         assert!(pair[0] < pair[1], "{} then {}", pair[0], pair[1]);
@@ -57,7 +57,7 @@ pub async fn fences_grow_with_a_hand_over(store: Arc<dyn LockStore>) {
     let mut lease = take(&*store, &name, "a", long()).await;
     let mut fences = vec![lease.fence];
     for round in 0..5 {
-        let wake = wait(&*store, &name, ask(&format!("w{round}"), long())).await;
+        let wake = wait(&*store, &name, request(&format!("w{round}"), long())).await;
         release(&*store, &lease).await.unwrap();
         lease = granted(wake).await;
         fences.push(lease.fence);

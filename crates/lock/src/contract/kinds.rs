@@ -1,4 +1,4 @@
-//! Shared, limited and multi-key locks, alone and mixed (contract section 6).
+//! Shared, limited and multi-key locks (contract section 6).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::{
-    acquire, acquire_all, answer, ask, exclusive, extend_as, force_release, force_release_all,
-    fresh_name, granted, heard, held_by, is_free, long, pass, release, release_as, short,
-    still_waits, take, take_all, wait, wait_at_most, wait_for_all,
+    acquire, acquire_all, answer, exclusive, extend_as, force_release, force_release_all,
+    fresh_name, granted, held_by, is_free, long, notified, pass, release, release_as, request,
+    short, still_waits, take, take_all, wait, wait_at_most, wait_for_all,
 };
 use crate::model::{Acquired, Wake};
 use crate::store::{ListRequest, LockStore};
@@ -38,7 +38,7 @@ fn names() -> [LockName; 3] {
 }
 
 async fn blocked_by(store: &dyn LockStore, locks: &Locks) -> Vec<LockName> {
-    match acquire_all(store, locks, ask("refused", long())).await {
+    match acquire_all(store, locks, request("refused", long())).await {
         Acquired::Held(obstacle) => obstacle.blocked_by,
         other => panic!("{locks:?} should be held, but: {other:?}"),
     }
@@ -50,7 +50,7 @@ pub async fn readers_share_and_a_writer_waits_for_all_of_them(store: Arc<dyn Loc
     for number in 0..3 {
         readers.push(take_all(&*store, &shared(&name), &format!("reader {number}"), long()).await);
     }
-    let mut writer = wait(&*store, &name, ask("writer", long())).await;
+    let mut writer = wait(&*store, &name, request("writer", long())).await;
     let status = answer(store.inspect(&name).await);
     assert_eq!(status.kind, Some(Kind::Shared));
     assert_eq!((status.holder_count, status.waiters), (3, 1));
@@ -64,24 +64,24 @@ pub async fn readers_share_and_a_writer_waits_for_all_of_them(store: Arc<dyn Loc
     assert_eq!(granted(writer).await.owner.as_str(), "writer");
 }
 
-pub async fn a_reader_does_not_pass_a_waiting_writer(store: Arc<dyn LockStore>) {
+pub async fn a_reader_does_not_overtake_a_waiting_writer(store: Arc<dyn LockStore>) {
     let name = fresh_name("writer first");
     let reader = take_all(&*store, &shared(&name), "reader", long()).await;
-    let writer = wait(&*store, &name, ask("writer", long())).await;
+    let writer = wait(&*store, &name, request("writer", long())).await;
     assert_eq!(
         blocked_by(&*store, &shared(&name)).await,
         std::slice::from_ref(&name)
     );
     let mut late = [
-        wait_for_all(&*store, &shared(&name), ask("late 1", long())).await,
-        wait_for_all(&*store, &shared(&name), ask("late 2", long())).await,
+        wait_for_all(&*store, &shared(&name), request("late 1", long())).await,
+        wait_for_all(&*store, &shared(&name), request("late 2", long())).await,
     ];
-    let mut other_writer = wait(&*store, &name, ask("other writer", long())).await;
+    let mut other_writer = wait(&*store, &name, request("other writer", long())).await;
     release(&*store, &reader).await.unwrap();
     let writer = granted(writer).await;
     late.iter_mut().for_each(still_waits);
     release(&*store, &writer).await.unwrap();
-    // Neighbours that fit together are granted together, and the next writer is not passed either.
+    // Compatible neighbours are granted together, and do not overtake the next writer.
     for late in late {
         assert!(granted(late).await.fence > writer.fence);
     }
@@ -96,12 +96,12 @@ pub async fn there_is_no_upgrade(store: Arc<dyn LockStore>) {
         blocked_by(&*store, &exclusive(&name)).await,
         std::slice::from_ref(&name)
     );
-    let writer = wait(&*store, &name, ask("a", long())).await;
+    let writer = wait(&*store, &name, request("a", long())).await;
     release(&*store, &reader).await.unwrap();
     assert_eq!(granted(writer).await.owner.as_str(), "a");
 }
 
-pub async fn a_limit_admits_so_many_and_no_more(store: Arc<dyn LockStore>) {
+pub async fn a_limit_admits_exactly_that_many(store: Arc<dyn LockStore>) {
     let name = fresh_name("limit");
     let mut leases = Vec::new();
     for number in 0..3 {
@@ -115,8 +115,8 @@ pub async fn a_limit_admits_so_many_and_no_more(store: Arc<dyn LockStore>) {
         std::slice::from_ref(&name)
     );
     let mut queue = [
-        wait_for_all(&*store, &limit(&name, 3), ask("next", long())).await,
-        wait_for_all(&*store, &limit(&name, 3), ask("last", long())).await,
+        wait_for_all(&*store, &limit(&name, 3), request("next", long())).await,
+        wait_for_all(&*store, &limit(&name, 3), request("last", long())).await,
     ];
     release(&*store, &leases[1]).await.unwrap();
     still_waits(&mut queue[1]);
@@ -127,12 +127,12 @@ pub async fn a_limit_admits_so_many_and_no_more(store: Arc<dyn LockStore>) {
     assert_eq!(answer(store.inspect(&name).await).holder_count, 3);
 }
 
-pub async fn a_lease_of_a_limit_that_runs_out_makes_room_for_one(store: Arc<dyn LockStore>) {
+pub async fn the_expiry_of_one_lease_of_a_limit_admits_one_waiter(store: Arc<dyn LockStore>) {
     let name = fresh_name("limit expiry");
     take_all(&*store, &limit(&name, 2), "short", short()).await;
     take_all(&*store, &limit(&name, 2), "long", long()).await;
-    let next = wait_for_all(&*store, &limit(&name, 2), ask("next", long())).await;
-    let mut last = wait_for_all(&*store, &limit(&name, 2), ask("last", long())).await;
+    let next = wait_for_all(&*store, &limit(&name, 2), request("next", long())).await;
+    let mut last = wait_for_all(&*store, &limit(&name, 2), request("last", long())).await;
     pass(short()).await;
     store.sweep(100).await.unwrap();
     assert!(!is_free(&*store, &name).await);
@@ -161,7 +161,7 @@ pub async fn kinds_do_not_mix(store: Arc<dyn LockStore>) {
     }
 }
 
-pub async fn an_owner_with_several_leases_names_the_one_it_means(store: Arc<dyn LockStore>) {
+pub async fn an_owner_with_several_leases_has_to_name_the_fence(store: Arc<dyn LockStore>) {
     let name = fresh_name("several");
     let first = take_all(&*store, &shared(&name), "a", long()).await;
     let second = take_all(&*store, &shared(&name), "a", long()).await;
@@ -221,17 +221,17 @@ pub async fn a_set_is_all_or_nothing(store: Arc<dyn LockStore>) {
 pub async fn a_waiting_set_reserves_its_free_keys(store: Arc<dyn LockStore>) {
     let [a, b, _] = names();
     let held = take(&*store, &b, "holder", long()).await;
-    let waiting = wait_for_all(&*store, &set(&[&a, &b]), ask("set", long())).await;
+    let waiting = wait_for_all(&*store, &set(&[&a, &b]), request("set", long())).await;
     let status = answer(store.inspect(&a).await);
     assert_eq!((status.holder_count, status.waiters), (0, 1));
-    match acquire(&*store, &a, ask("newcomer", long())).await {
+    match acquire(&*store, &a, request("newcomer", long())).await {
         Acquired::Held(obstacle) => {
             assert_eq!(obstacle.blocked_by, std::slice::from_ref(&a));
             assert_eq!(obstacle.retry_at, held.expires_at);
         }
         other => panic!("should be reserved, but: {other:?}"),
     }
-    let mut newcomer = wait(&*store, &a, ask("newcomer", long())).await;
+    let mut newcomer = wait(&*store, &a, request("newcomer", long())).await;
     release(&*store, &held).await.unwrap();
     let lease = granted(waiting).await;
     still_waits(&mut newcomer);
@@ -239,13 +239,13 @@ pub async fn a_waiting_set_reserves_its_free_keys(store: Arc<dyn LockStore>) {
     granted(newcomer).await;
 }
 
-pub async fn a_set_that_gives_up_leaves_all_its_queues(store: Arc<dyn LockStore>) {
+pub async fn an_abandoned_set_leaves_all_its_queues(store: Arc<dyn LockStore>) {
     let [a, b, _] = names();
     let held = take(&*store, &b, "holder", long()).await;
-    let quitter = ask("set", long());
+    let quitter = request("set", long());
     let _waiting = wait_for_all(&*store, &set(&[&a, &b]), quitter.clone()).await;
-    let first = wait(&*store, &a, ask("behind a", long())).await;
-    let second = wait(&*store, &b, ask("behind b", long())).await;
+    let first = wait(&*store, &a, request("behind a", long())).await;
+    let second = wait(&*store, &b, request("behind b", long())).await;
     // Any one of its keys.
     store.abandon(&b, quitter.ticket);
     granted(first).await;
@@ -253,34 +253,41 @@ pub async fn a_set_that_gives_up_leaves_all_its_queues(store: Arc<dyn LockStore>
     granted(second).await;
 }
 
-pub async fn a_set_whose_time_is_over_is_passed_by_at_every_key(store: Arc<dyn LockStore>) {
+pub async fn a_set_that_has_timed_out_is_skipped_at_every_key(store: Arc<dyn LockStore>) {
     let [a, b, c] = names();
     take(&*store, &b, "holder", long()).await;
-    let (_, late) = wait_at_most(&*store, &set(&[&a, &b]), ask("late", long()), short(), 100).await;
-    let next = wait_for_all(&*store, &set(&[&a, &c]), ask("next", long())).await;
+    let (_, late) = wait_at_most(
+        &*store,
+        &set(&[&a, &b]),
+        request("late", long()),
+        short(),
+        100,
+    )
+    .await;
+    let next = wait_for_all(&*store, &set(&[&a, &c]), request("next", long())).await;
     pass(short()).await;
     assert!(!is_free(&*store, &c).await);
     assert_eq!(granted(next).await.owner.as_str(), "next");
-    assert!(!matches!(heard(late).await, Some(Wake::Granted(_))));
+    assert!(!matches!(notified(late).await, Some(Wake::Granted(_))));
 }
 
-pub async fn a_set_that_is_given_up_after_its_grant_frees_every_key(store: Arc<dyn LockStore>) {
+pub async fn a_set_abandoned_after_its_grant_frees_every_key(store: Arc<dyn LockStore>) {
     let [a, b, _] = names();
     let held = take(&*store, &a, "holder", long()).await;
-    let quitter = ask("set", long());
+    let quitter = request("set", long());
     let waiting = wait_for_all(&*store, &set(&[&a, &b]), quitter.clone()).await;
-    let next = wait_for_all(&*store, &set(&[&b, &a]), ask("next", long())).await;
+    let next = wait_for_all(&*store, &set(&[&b, &a]), request("next", long())).await;
     release(&*store, &held).await.unwrap();
     granted(waiting).await;
     store.abandon(&b, quitter.ticket);
     assert_eq!(granted(next).await.owner.as_str(), "next");
 }
 
-pub async fn a_set_whose_waiter_is_gone_is_passed_by(store: Arc<dyn LockStore>) {
+pub async fn a_set_whose_waiter_is_gone_is_skipped(store: Arc<dyn LockStore>) {
     let [a, b, _] = names();
     let held = take(&*store, &a, "holder", long()).await;
-    drop(wait_for_all(&*store, &set(&[&a, &b]), ask("gone", long())).await);
-    let next = wait(&*store, &b, ask("next", long())).await;
+    drop(wait_for_all(&*store, &set(&[&a, &b]), request("gone", long())).await);
+    let next = wait(&*store, &b, request("next", long())).await;
     release(&*store, &held).await.unwrap();
     assert_eq!(granted(next).await.owner.as_str(), "next");
 }
@@ -288,9 +295,9 @@ pub async fn a_set_whose_waiter_is_gone_is_passed_by(store: Arc<dyn LockStore>) 
 pub async fn a_set_ends_as_a_whole(store: Arc<dyn LockStore>) {
     let [a, b, _] = names();
     let both = set(&[&a, &b]);
-    // By its time.
+    // By expiry.
     take_all(&*store, &both, "set", short()).await;
-    let waiting = wait(&*store, &b, ask("next", long())).await;
+    let waiting = wait(&*store, &b, request("next", long())).await;
     pass(short()).await;
     let on_a = take(&*store, &a, "newcomer", long()).await;
     let on_b = granted(waiting).await;
@@ -308,7 +315,7 @@ pub async fn a_set_ends_as_a_whole(store: Arc<dyn LockStore>) {
     assert!(!is_free(&*store, &a).await);
 }
 
-pub async fn a_set_takes_each_key_in_its_own_way(store: Arc<dyn LockStore>) {
+pub async fn a_set_may_have_a_different_kind_for_each_key(store: Arc<dyn LockStore>) {
     let [a, b, c] = names();
     let mixed = |owner: &str| {
         let locks = vec![
@@ -323,7 +330,7 @@ pub async fn a_set_takes_each_key_in_its_own_way(store: Arc<dyn LockStore>) {
     take_all(&*store, &locks, &owner, long()).await;
     assert_eq!(blocked_by(&*store, &locks).await, std::slice::from_ref(&b));
     take_all(&*store, &shared(&a), "reader", long()).await;
-    let third = wait_for_all(&*store, &locks, ask("third", long())).await;
+    let third = wait_for_all(&*store, &locks, request("third", long())).await;
     take(&*store, &c, "alone", long()).await;
     release(&*store, &first).await.unwrap();
     assert_eq!(granted(third).await.owner.as_str(), "third");
@@ -331,7 +338,7 @@ pub async fn a_set_takes_each_key_in_its_own_way(store: Arc<dyn LockStore>) {
     assert_eq!(answer(store.inspect(&b).await).holder_count, 2);
 }
 
-pub async fn the_fence_of_a_set_is_past_those_of_all_its_keys(store: Arc<dyn LockStore>) {
+pub async fn the_fence_of_a_set_is_larger_than_those_of_all_its_keys(store: Arc<dyn LockStore>) {
     let names = names();
     let mut last = None;
     for round in 0..5 {
@@ -369,9 +376,9 @@ pub async fn a_set_is_listed_under_each_of_its_keys(store: Arc<dyn LockStore>) {
     }
 }
 
-pub async fn an_attempt_is_for_the_same_keys_and_kinds(store: Arc<dyn LockStore>) {
+pub async fn a_repeated_attempt_must_have_the_same_keys_and_kinds(store: Arc<dyn LockStore>) {
     let [a, b, c] = names();
-    let call = ask("me", long()).attempt("try 1");
+    let call = request("me", long()).attempt("try 1");
     let lease = match acquire_all(&*store, &set(&[&a, &b]), call.clone()).await {
         Acquired::Granted(lease) => lease,
         other => panic!("{other:?}"),
@@ -385,7 +392,7 @@ pub async fn an_attempt_is_for_the_same_keys_and_kinds(store: Arc<dyn LockStore>
     assert_eq!(held_by(&*store, &c).await, None);
 }
 
-/// Each locks the same two keys, in its own order, and none waits for ever.
+/// Tasks lock pairs of the same keys in different orders.
 pub async fn sets_in_any_order_never_deadlock(store: Arc<dyn LockStore>) {
     let service = LockService::new(store, Config::default());
     let names = names();
@@ -415,7 +422,7 @@ pub async fn sets_in_any_order_never_deadlock(store: Arc<dyn LockStore>) {
                 };
                 let guard = match service.acquire(request).await.unwrap() {
                     AcquireOutcome::Granted(guard) => guard,
-                    other => panic!("nobody holds them for so long: {other:?}"),
+                    other => panic!("no task holds them for so long: {other:?}"),
                 };
                 for key in &keys {
                     assert_eq!(inside[*key].fetch_add(1, Ordering::SeqCst), 0);

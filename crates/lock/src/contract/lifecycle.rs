@@ -1,4 +1,4 @@
-//! Locks come and go, and can be looked at.
+//! Locks are acquired, released, inspected and listed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub async fn a_lock_is_free_then_held_then_free_again(store: Arc<dyn LockStore>)
     assert!(is_free(&*store, &name).await);
 }
 
-pub async fn locks_do_not_know_each_other(store: Arc<dyn LockStore>) {
+pub async fn locks_are_independent(store: Arc<dyn LockStore>) {
     let (one, other) = (fresh_name("one"), fresh_name("other"));
     let first = take(&*store, &one, "a", long()).await;
     let second = take(&*store, &other, "a", long()).await;
@@ -38,8 +38,8 @@ pub async fn locks_do_not_know_each_other(store: Arc<dyn LockStore>) {
     assert_eq!(held_by(&*store, &other).await, Some(second));
 }
 
-/// Also names that are longer than a store's keys, or that its query language could misread.
-pub async fn names_are_told_apart_to_the_last_byte(store: Arc<dyn LockStore>) {
+/// Including names that are longer than a store's keys, or special in its query language.
+pub async fn names_that_differ_in_one_byte_are_different_locks(store: Arc<dyn LockStore>) {
     let base = fresh_name("x").to_string();
     let key = &base[LockName::PREFIX.len()..];
     let filler = "y".repeat(LockKey::MAX_BYTES - key.len() - 1);
@@ -143,7 +143,7 @@ pub async fn the_store_is_healthy(store: Arc<dyn LockStore>) {
     assert!(force_release(&*store, &name, None).await.is_ok());
 }
 
-/// Other cases may use the store at the same time, so nothing is said about the most.
+/// Other cases may use the store at the same time, so there is no upper bound.
 pub async fn held_locks_are_counted(store: Arc<dyn LockStore>) {
     for number in 0..3 {
         take(

@@ -1,15 +1,15 @@
 //! The suite that every store passes.
 //!
-//! Each case is a plain async function over a store; [`CASES`] names them all. A store's tests call them with one line:
+//! Each case is an async function over a store, and [`CASES`] lists them all. A store's tests call them with one line:
 //!
 //! ```ignore
-//! // `open` is an async function that gives an `Arc<dyn LockStore>` and whatever keeps it alive. Its argument says for
-//! // how long that store remembers releases.
+//! // `open` is an async function that returns an `Arc<dyn LockStore>`, and a value that keeps it running. Its argument is how
+//! // long the store remembers releases.
 //! forrst_lock::lock_contract!(memory, open, start_paused = true);
 //! ```
 //!
-//! With `start_paused`, time is tokio's paused clock and the cases take no time. A store with a clock of its own leaves that
-//! out, and the same cases wait in earnest. Names are fresh in every case, so cases can share a store.
+//! With `start_paused`, time is tokio's paused clock, and the cases take no time. For a store with its own clock this is left
+//! out, and the cases sleep. Each case has fresh names, so cases can share a store.
 
 #![expect(
     missing_docs,
@@ -78,8 +78,8 @@ cases! {
     $
     lifecycle:
         a_lock_is_free_then_held_then_free_again
-        locks_do_not_know_each_other
-        names_are_told_apart_to_the_last_byte
+        locks_are_independent
+        names_that_differ_in_one_byte_are_different_locks
         a_listing_shows_every_held_lock_once
         a_listing_can_be_narrowed_by_prefix
         a_foreign_cursor_is_refused
@@ -90,28 +90,28 @@ cases! {
         only_the_owner_extends
         a_named_fence_has_to_match
         a_refused_contender_changes_nothing
-        held_is_held_also_for_its_own_owner
-        a_second_release_says_so
-        a_released_owner_learns_so_whoever_holds_the_lock_now
-        a_forced_release_says_so_to_the_old_holder
-        a_named_release_is_remembered_past_a_newer_lease
+        a_lock_is_not_reentrant
+        a_second_release_is_recognised
+        a_second_release_is_recognised_while_another_owner_holds_the_lock
+        the_holder_learns_that_its_lease_was_force_released
+        a_release_with_a_fence_is_recognised_after_a_newer_lease
         the_last_sixteen_releases_are_remembered
         a_release_is_forgotten_after_a_while
-        an_expired_owner_is_not_told_that_it_released
+        an_expired_lease_is_not_reported_as_released
         force_release_needs_no_owner
-        force_release_of_a_fence_spares_the_successor
-        a_late_release_leaves_the_successor_alone
+        force_release_of_a_fence_does_not_end_the_next_lease
+        a_late_release_does_not_end_the_next_lease
         a_repeated_attempt_gets_the_same_lease
-        a_lease_ends_when_all_calls_of_its_attempt_are_given_up;
+        a_lease_ends_when_all_calls_of_its_attempt_are_abandoned;
     expiry:
         a_lease_ends_at_its_expiry
         an_expired_lease_is_not_shown
         an_expired_lease_cannot_be_released
         extend_replaces_the_remaining_time
         extend_can_shorten_a_lease
-        extend_never_revives
-        a_lock_is_held_until_its_extended_end
-        the_sweep_finds_what_nobody_asks_for;
+        extend_does_not_revive_an_expired_lease
+        a_lock_is_held_until_its_extended_expiry
+        the_sweep_ends_expired_leases;
     fences:
         fences_grow_with_every_grant
         fences_grow_across_expiry
@@ -123,62 +123,62 @@ cases! {
         a_release_wakes_one_waiter_only
         force_release_hands_over
         expiry_hands_over_when_settled
-        what_comes_for_an_expired_lease_leaves_the_next_alone
+        a_command_on_an_expired_lease_does_not_affect_the_next_lease
         a_newcomer_does_not_overtake_the_queue
         a_waiters_ttl_counts_from_its_grant
-        a_waiter_whose_time_is_over_is_passed_by
-        whoever_gives_up_waiting_leaves_the_queue
-        a_grant_that_is_given_up_goes_to_the_next
-        a_waiter_that_is_gone_is_passed_by
+        a_waiter_that_has_timed_out_is_skipped
+        an_abandoned_call_leaves_the_queue
+        an_abandoned_grant_goes_to_the_next_waiter
+        a_waiter_that_is_gone_is_skipped
         a_full_queue_refuses
-        waiting_for_a_free_lock_is_no_waiting
-        it_is_known_who_holds_and_who_waits
+        a_free_lock_is_granted_without_waiting
+        holders_and_waiters_are_shown_with_their_callers
         a_repeated_waiting_attempt_shares_its_position
         a_repeated_attempt_that_leaves_keeps_the_position_for_the_others;
     races:
-        of_many_at_once_one_wins
+        one_of_many_concurrent_calls_wins
         a_guarded_counter_loses_no_update
-        callers_who_come_and_go_leave_nothing_behind;
+        dropped_calls_leave_no_lease_and_no_waiter;
     kinds:
         readers_share_and_a_writer_waits_for_all_of_them
-        a_reader_does_not_pass_a_waiting_writer
+        a_reader_does_not_overtake_a_waiting_writer
         there_is_no_upgrade
-        a_limit_admits_so_many_and_no_more
-        a_lease_of_a_limit_that_runs_out_makes_room_for_one
+        a_limit_admits_exactly_that_many
+        the_expiry_of_one_lease_of_a_limit_admits_one_waiter
         kinds_do_not_mix
-        an_owner_with_several_leases_names_the_one_it_means
+        an_owner_with_several_leases_has_to_name_the_fence
         force_release_ends_every_lease_or_the_named_one
         a_set_is_all_or_nothing
         a_waiting_set_reserves_its_free_keys
-        a_set_that_gives_up_leaves_all_its_queues
-        a_set_whose_time_is_over_is_passed_by_at_every_key
-        a_set_that_is_given_up_after_its_grant_frees_every_key
-        a_set_whose_waiter_is_gone_is_passed_by
+        an_abandoned_set_leaves_all_its_queues
+        a_set_that_has_timed_out_is_skipped_at_every_key
+        a_set_abandoned_after_its_grant_frees_every_key
+        a_set_whose_waiter_is_gone_is_skipped
         a_set_ends_as_a_whole
-        a_set_takes_each_key_in_its_own_way
-        the_fence_of_a_set_is_past_those_of_all_its_keys
+        a_set_may_have_a_different_kind_for_each_key
+        the_fence_of_a_set_is_larger_than_those_of_all_its_keys
         a_set_is_listed_under_each_of_its_keys
-        an_attempt_is_for_the_same_keys_and_kinds
+        a_repeated_attempt_must_have_the_same_keys_and_kinds
         sets_in_any_order_never_deadlock;
     withdrawal:
-        a_held_attempt_is_released_by_withdrawing_it
-        a_waiting_attempt_leaves_by_withdrawing_it
-        a_call_that_arrives_after_its_withdrawal_comes_to_nothing
-        a_call_that_asks_again_after_its_attempt_was_released_comes_to_nothing;
+        withdrawing_an_attempt_releases_its_lease
+        withdrawing_an_attempt_removes_it_from_its_queues
+        a_call_that_arrives_after_its_withdrawal_is_refused
+        a_call_that_rejoins_after_its_attempt_was_released_is_refused;
 }
 
 tokio::task_local! {
     static TIMING: Arc<Timing>;
 }
 
-/// What time has to do with a case, and where its keys are kept.
+/// The use of time by a case, and the hash tag of its names.
 #[derive(Default)]
 struct Timing {
-    /// All names of a case have it, so that a cluster keeps them on one server and sets of them can be locked.
+    /// The hash tag of all names of a case, so that a cluster keeps them on one server and sets of them can be locked.
     tag: uuid::Uuid,
-    /// Whether it has asked for something that ends while it runs.
+    /// Whether the case depends on time.
     matters: AtomicBool,
-    /// How many milliseconds it has let pass.
+    /// How many milliseconds the case has slept.
     passed: AtomicU64,
 }
 
@@ -188,14 +188,14 @@ fn note_that_time_matters() {
 
 fn note_passed(time: Duration) {
     let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    // A task that a case has started is not the one that waits for its time.
+    // Fails in a task that a case has spawned, whose sleeps do not count.
     let _ = TIMING.try_with(|timing| timing.passed.fetch_add(millis, Ordering::Relaxed));
 }
 
 /// Runs a case on a store of its own.
 ///
-/// With a clock that nobody can pause, a machine that stands still may let a lease run out that a case takes for live. So a case
-/// that fails is run again if much more time has passed than it has let pass; a case for which time does not matter never is.
+/// Without a paused clock, a lease that a case expects to be live may expire while the machine stalls. So a case that fails is
+/// repeated if it took much longer than it slept, but only if it depends on time.
 pub async fn run<K>(name: &str, open: impl AsyncFn(ReleaseMemory) -> (Arc<dyn LockStore>, K)) {
     let case = CASES.iter().find(|(found, _)| *found == name);
     let (_, case) = case.expect("a case of the suite");
@@ -216,14 +216,14 @@ pub async fn run<K>(name: &str, open: impl AsyncFn(ReleaseMemory) -> (Arc<dyn Lo
             std::panic::resume_unwind(failed.into_panic());
         }
         eprintln!(
-            "{name} took {:?} and should take {passed:?}: once more",
+            "{name} took {:?} instead of {passed:?}, and is repeated",
             started.elapsed()
         );
     }
 }
 
-/// For how long the store of a case remembers releases. One case waits for the end of that, in earnest where the store has
-/// a clock of its own; for all others it is far away, however slow the machine.
+/// How long the store of a case remembers releases. One case waits for the end of that time, so there it is short; for all
+/// others it is too long to end during the case, however slow the machine.
 pub fn release_memory(case: &str) -> ReleaseMemory {
     match case {
         "a_release_is_forgotten_after_a_while" => ReleaseMemory::MIN,
@@ -231,7 +231,7 @@ pub fn release_memory(case: &str) -> ReleaseMemory {
     }
 }
 
-/// A name that no other case uses, in this run or another.
+/// A name that is unique to this case and run.
 fn fresh_name(about: &str) -> LockName {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -241,7 +241,7 @@ fn fresh_name(about: &str) -> LockName {
     LockName::global(&LockKey::parse(&key).expect("a short key"))
 }
 
-/// All names that are made meanwhile have the same hash tag.
+/// Gives all names that are made in the closure the same hash tag.
 fn with_one_tag<T>(names: impl FnOnce() -> T) -> T {
     let timing = Timing {
         tag: uuid::Uuid::new_v4(),
@@ -258,7 +258,7 @@ fn ttl(millis: u64) -> Ttl {
     Ttl::new(Duration::from_millis(millis)).expect("a positive ttl")
 }
 
-/// Long enough that no case sees its end.
+/// Long enough that it does not end during a case.
 fn long() -> Ttl {
     ttl(60_000)
 }
@@ -269,7 +269,7 @@ fn short() -> Ttl {
     ttl(500)
 }
 
-/// Lets time pass: to the millisecond with the paused clock, where a sleep would take one too many.
+/// Lets time pass: exactly with the paused clock, where a sleep would take a millisecond more.
 async fn pass(time: Ttl) {
     pass_exactly(time.as_duration()).await;
 }
@@ -284,16 +284,16 @@ async fn pass_exactly(time: Duration) {
     }
 }
 
-/// A paused clock stands still while the thread sleeps.
+/// Detects tokio's paused clock, which does not advance while the thread sleeps.
 fn is_paused() -> bool {
     let before = tokio::time::Instant::now();
     std::thread::sleep(Duration::from_micros(100));
     before == tokio::time::Instant::now()
 }
 
-/// Who asks, with a ticket of its own.
+/// A call for a lease, without its keys.
 #[derive(Debug, Clone)]
-struct Ask {
+struct Request {
     owner: Owner,
     caller: Option<Caller>,
     note: Option<Note>,
@@ -302,8 +302,8 @@ struct Ask {
     ttl: Ttl,
 }
 
-impl Ask {
-    /// For these keys, and perhaps waiting.
+impl Request {
+    /// The call for these keys, which may wait.
     fn for_locks(self, locks: &Locks, wait: Option<Wait>) -> Acquire {
         Acquire {
             claim: Claim {
@@ -320,7 +320,7 @@ impl Ask {
         }
     }
 
-    /// The same attempt in another call.
+    /// Another call of the same attempt.
     fn again(&self) -> Self {
         Self {
             ticket: Ticket::random(),
@@ -334,8 +334,8 @@ impl Ask {
     }
 }
 
-fn ask(owner_name: &str, ttl: Ttl) -> Ask {
-    Ask {
+fn request(owner_name: &str, ttl: Ttl) -> Request {
+    Request {
         owner: owner(owner_name),
         caller: None,
         note: None,
@@ -349,45 +349,45 @@ fn exclusive(name: &LockName) -> Locks {
     Locks::exclusive(name.clone())
 }
 
-async fn acquire(store: &dyn LockStore, name: &LockName, ask: Ask) -> Acquired {
-    acquire_all(store, &exclusive(name), ask).await
+async fn acquire(store: &dyn LockStore, name: &LockName, request: Request) -> Acquired {
+    acquire_all(store, &exclusive(name), request).await
 }
 
-async fn acquire_all(store: &dyn LockStore, locks: &Locks, ask: Ask) -> Acquired {
-    answer(store.acquire(ask.for_locks(locks, None)).await)
+async fn acquire_all(store: &dyn LockStore, locks: &Locks, request: Request) -> Acquired {
+    answer(store.acquire(request.for_locks(locks, None)).await)
 }
 
-/// Acquires what must be free.
+/// Acquires a lock that must be free.
 async fn take(store: &dyn LockStore, name: &LockName, owner_name: &str, ttl: Ttl) -> Lease {
-    match acquire(store, name, ask(owner_name, ttl)).await {
+    match acquire(store, name, request(owner_name, ttl)).await {
         Acquired::Granted(lease) => lease,
         other => panic!("{name} should be free for {owner_name}, but: {other:?}"),
     }
 }
 
-/// Tries to acquire, and says whether that worked; what it got is left held.
+/// Tries to acquire a lock, and returns whether that succeeded. If so, the lock stays held.
 async fn is_free(store: &dyn LockStore, name: &LockName) -> bool {
     matches!(
-        acquire(store, name, ask("somebody else", long())).await,
+        acquire(store, name, request("another owner", long())).await,
         Acquired::Granted(_)
     )
 }
 
 /// Acquires keys that must be free.
 async fn take_all(store: &dyn LockStore, locks: &Locks, owner_name: &str, ttl: Ttl) -> Lease {
-    match acquire_all(store, locks, ask(owner_name, ttl)).await {
+    match acquire_all(store, locks, request(owner_name, ttl)).await {
         Acquired::Granted(lease) => lease,
         other => panic!("{locks:?} should be free for {owner_name}, but: {other:?}"),
     }
 }
 
-/// Joins the queue of what must be held.
-async fn wait(store: &dyn LockStore, name: &LockName, ask: Ask) -> WaitingCall {
-    wait_for_all(store, &exclusive(name), ask).await
+/// Joins the queue of a lock that must be held.
+async fn wait(store: &dyn LockStore, name: &LockName, request: Request) -> WaitingCall {
+    wait_for_all(store, &exclusive(name), request).await
 }
 
-async fn wait_for_all(store: &dyn LockStore, locks: &Locks, ask: Ask) -> WaitingCall {
-    let (outcome, call) = wait_at_most(store, locks, ask, long(), 100).await;
+async fn wait_for_all(store: &dyn LockStore, locks: &Locks, request: Request) -> WaitingCall {
+    let (outcome, call) = wait_at_most(store, locks, request, long(), 100).await;
     assert!(matches!(outcome, Acquired::Queued { .. }), "{outcome:?}");
     call
 }
@@ -395,28 +395,28 @@ async fn wait_for_all(store: &dyn LockStore, locks: &Locks, ask: Ask) -> Waiting
 async fn wait_at_most(
     store: &dyn LockStore,
     locks: &Locks,
-    ask: Ask,
+    request: Request,
     timeout: Ttl,
     max_queue: usize,
 ) -> (Acquired, WaitingCall) {
-    let call = WaitingCall::of(store, ask.ticket);
+    let call = WaitingCall::subscribe(store, request.ticket);
     let wait = Wait {
         timeout: timeout.as_duration(),
         max_queue,
         rejoin: None,
     };
-    let acquired = store.acquire(ask.for_locks(locks, Some(wait))).await;
+    let acquired = store.acquire(request.for_locks(locks, Some(wait))).await;
     (answer(acquired), call)
 }
 
-/// A call that waits. Dropped, it is not there any more to be told anything.
+/// A call that waits. Once it is dropped, it can no longer be notified.
 #[derive(Debug)]
 pub struct WaitingCall {
     wake: oneshot::Receiver<(Wake, Reading)>,
     _node: Arc<OneCall>,
 }
 
-/// The process that made one call, as far as the store knows.
+/// A node with a single call.
 #[derive(Debug)]
 struct OneCall {
     ticket: Ticket,
@@ -424,8 +424,8 @@ struct OneCall {
 }
 
 impl WaitingCall {
-    /// To be told what becomes of the call of this ticket.
-    pub fn of(store: &dyn LockStore, ticket: Ticket) -> Self {
+    /// Subscribes to the end of the wait of this ticket.
+    pub fn subscribe(store: &dyn LockStore, ticket: Ticket) -> Self {
         let (sender, wake) = oneshot::channel();
         let node = Arc::new(OneCall {
             ticket,
@@ -436,7 +436,7 @@ impl WaitingCall {
         Self { wake, _node: node }
     }
 
-    /// What it has been told by now.
+    /// The notification, if it has arrived.
     pub fn try_recv(&mut self) -> Option<Wake> {
         self.wake.try_recv().ok().map(|(wake, _)| wake)
     }
@@ -466,7 +466,7 @@ async fn release_as(
     owner_name: &str,
     fence: Option<Fence>,
 ) -> Result<Lease, NotHeld> {
-    answer(store.release(held(name, owner_name, fence)).await)
+    answer(store.release(lease_ref(name, owner_name, fence)).await)
 }
 
 async fn extend_as(
@@ -476,10 +476,10 @@ async fn extend_as(
     fence: Option<Fence>,
     ttl: Ttl,
 ) -> Result<Lease, NotHeld> {
-    answer(store.extend(held(name, owner_name, fence), ttl).await)
+    answer(store.extend(lease_ref(name, owner_name, fence), ttl).await)
 }
 
-fn held(name: &LockName, owner_name: &str, fence: Option<Fence>) -> LeaseRef {
+fn lease_ref(name: &LockName, owner_name: &str, fence: Option<Fence>) -> LeaseRef {
     LeaseRef {
         name: name.clone(),
         owner: owner(owner_name),
@@ -487,7 +487,7 @@ fn held(name: &LockName, owner_name: &str, fence: Option<Fence>) -> LeaseRef {
     }
 }
 
-/// Ends the one lease there is.
+/// Ends exactly one lease.
 async fn force_release(
     store: &dyn LockStore,
     name: &LockName,
@@ -514,23 +514,24 @@ fn answer<T>(answer: Result<Answer<T>, crate::StoreError>) -> T {
     answer.expect("the store works").outcome
 }
 
-/// How long a wake-up may take on its way: generous, because it only passes when one is missing.
+/// How long a wake-up may be under way. This is generous, because only a missing one takes that long.
 const WAKE_UP_TIME: Duration = Duration::from_secs(20);
 
-/// What the waiter hears, which has to be a grant.
+/// The lease that ends the wait of a call.
 async fn granted(call: WaitingCall) -> Lease {
-    match heard(call).await {
+    match notified(call).await {
         Some(Wake::Granted(lease)) => lease,
-        other => panic!("should have been granted the lock, but heard {other:?}"),
+        other => panic!("should have been granted the lock, but received {other:?}"),
     }
 }
 
-async fn heard(mut call: WaitingCall) -> Option<Wake> {
-    let heard = tokio::time::timeout(WAKE_UP_TIME, &mut call.wake).await;
-    if heard.is_err() {
+/// The notification that ends the wait of a call; `None` if it does not arrive.
+async fn notified(mut call: WaitingCall) -> Option<Wake> {
+    let received = tokio::time::timeout(WAKE_UP_TIME, &mut call.wake).await;
+    if received.is_err() {
         note_passed(WAKE_UP_TIME);
     }
-    let (wake, reading) = heard.ok()?.ok()?;
+    let (wake, reading) = received.ok()?.ok()?;
     assert!(
         reading.at <= Instant::now(),
         "the store's clock is read ahead"
@@ -547,7 +548,7 @@ async fn heard(mut call: WaitingCall) -> Option<Wake> {
     Some(wake)
 }
 
-/// Fails when the waiter has heard anything.
+/// Fails if the call was notified.
 fn still_waits(call: &mut WaitingCall) {
     assert_eq!(call.try_recv(), None, "should still wait");
 }

@@ -1,6 +1,6 @@
-//! The model test: random commands and time steps, on a store and on the pure state machine side by side.
+//! The model test: random commands and time steps, run on a store and on the model side by side.
 //!
-//! Whatever the state machine answers, the store has to answer too, and whoever it wakes has to be woken.
+//! The store has to give the same answers and end the same waits as the model.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,28 +22,28 @@ use crate::{
     Timestamp, Ttl,
 };
 
-/// How random histories pass their time.
+/// The configuration of the random histories, and of their time.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// How many histories to try.
+    /// How many histories to run.
     pub histories: u32,
-    /// What one step of time is. Ttls and patience are a few of them.
+    /// The unit of time. Ttls and timeouts are a few of them.
     pub unit: Duration,
-    /// Added to every ttl and patience. A store with its own clock takes half a unit, so that no history depends on
-    /// which of two things in the same moment was first; with the paused clock it is nothing, and they are hit exactly.
+    /// Added to every ttl and timeout. With a store that has its own clock it is half a unit, so that no history depends on the
+    /// order of simultaneous events; with the paused clock it is zero, so that deadlines are hit exactly.
     pub margin: Duration,
     /// Whether time is tokio's paused clock.
     pub is_paused: bool,
-    /// Whether all keys are settled before each command, for a store that does so by itself.
+    /// Whether all keys are settled before each command, for a store that does so itself.
     pub is_settled: bool,
     /// Whether the histories are the same in every run.
     pub is_seeded: bool,
-    /// Whether all names have one hash tag, for a cluster that locks no other sets.
+    /// Whether all names have one hash tag, which sets in a cluster need.
     pub has_one_tag: bool,
 }
 
 impl Pace {
-    /// For a store that lives by tokio's clock.
+    /// For a store that uses tokio's clock.
     pub const PAUSED: Self = Self {
         histories: 500,
         unit: Duration::from_millis(100),
@@ -55,10 +55,10 @@ impl Pace {
     };
 }
 
-/// How many keys a history is about.
+/// The number of keys in a history.
 const KEYS: usize = 3;
 
-/// Something that happens in a history. Numbers choose among a few keys, owners, attempts, fences and the latest calls.
+/// An action of a history. Numbers choose among a few keys, owners, attempts, fences and the latest calls.
 #[derive(Debug, Clone)]
 enum Action {
     Acquire {
@@ -68,7 +68,7 @@ enum Action {
         ttl: u8,
         wait: Option<(u8, usize)>,
     },
-    /// Makes the attempt of an earlier call again.
+    /// Repeats the attempt of an earlier call.
     Repeat {
         call: usize,
         wait: Option<(u8, usize)>,
@@ -107,7 +107,7 @@ enum Action {
     },
 }
 
-/// Which keys, and how much of each.
+/// Keys, each with its share.
 fn locks() -> impl Strategy<Value = Vec<(usize, Share)>> {
     let limit = |limit| Share::limit(limit).expect("a limit");
     let share = prop_oneof![
@@ -124,7 +124,7 @@ fn locks() -> impl Strategy<Value = Vec<(usize, Share)>> {
 }
 
 fn actions(pace: Pace, memory: ReleaseMemory) -> impl Strategy<Value = Vec<Action>> {
-    // Until all releases are forgotten, where that takes no time.
+    // Until all releases are forgotten, if time is paused.
     let long = if pace.is_paused {
         u32::try_from(memory.as_duration().as_millis() / pace.unit.as_millis()).unwrap_or(1)
     } else {
@@ -163,7 +163,7 @@ fn actions(pace: Pace, memory: ReleaseMemory) -> impl Strategy<Value = Vec<Actio
     vec(action, 1..30)
 }
 
-/// Runs random histories; a failing one is shrunk and printed. A plain test calls it, outside of any runtime.
+/// Runs random histories. A failing one is shrunk and printed. Must be called outside of a runtime.
 pub fn behaves_like_the_model<K>(
     open: impl AsyncFn(ReleaseMemory) -> (Arc<dyn LockStore>, K),
     pace: Pace,
@@ -207,19 +207,19 @@ pub fn behaves_like_the_model<K>(
     }
 }
 
-/// The store and the model, and a few keys of both.
+/// The store and the model, with the state of one history.
 struct Pair {
     store: Arc<dyn LockStore>,
     pace: Pace,
     names: [LockName; KEYS],
     model: Model,
-    /// The model's time passes only where the history says so.
+    /// The model's time, which only passes by actions.
     now: Timestamp,
     started: Instant,
-    /// How much time should have passed since.
+    /// How much time should have passed since `started`.
     passed: Duration,
     last_fence: u64,
-    /// The grants: their keys, and the fences that the model and the store have given them. They differ, but grow alike.
+    /// The grants: their keys, and their fences in the model and in the store, which differ but have the same order.
     grants: Vec<(Locks, Fence, Fence)>,
     calls: Vec<(Claim, Ticket, WaitingCall)>,
 }
@@ -236,7 +236,7 @@ impl Keys for Model {
 
 type Difference = String;
 
-/// The calls that have to be told something, and what.
+/// The calls that have to be notified, and how.
 type Wakes = Vec<(Ticket, Wake)>;
 
 impl Pair {
@@ -267,7 +267,7 @@ impl Pair {
                 wakes.append(&mut self.model(&Command::Settle(name.clone())).1);
                 outcome(self.store.submit(Command::Settle(name)).await);
             }
-            self.all_told(wakes).await?;
+            self.same_wakes(wakes).await?;
         }
         match action {
             Action::Pass { units } => {
@@ -292,7 +292,7 @@ impl Pair {
                     owner: owner(&format!("owner {who}")),
                     caller: None,
                     note: None,
-                    attempt: attempt.map(attempt_of),
+                    attempt: attempt.map(self::attempt),
                     ttl: self.ttl(*ttl),
                 };
                 self.acquire(claim, *wait).await
@@ -308,15 +308,15 @@ impl Pair {
                 let (name, ticket) = (claim.locks.first().clone(), *ticket);
                 self.store.abandon(&name, ticket);
                 let (_, wakes) = self.model(&Command::Abandon { name, ticket });
-                self.settled().await;
-                self.all_told(wakes).await
+                self.abandoned().await;
+                self.same_wakes(wakes).await
             }
             Action::Release {
                 key,
                 owner: who,
                 fence,
             } => {
-                let [model, store] = self.held(*key, *who, *fence);
+                let [model, store] = self.lease_refs(*key, *who, *fence);
                 self.both(Command::Release(model), Command::Release(store))
                     .await
             }
@@ -327,7 +327,7 @@ impl Pair {
                 ttl,
             } => {
                 let ttl = self.ttl(*ttl);
-                let [model, store] = self.held(*key, *who, *fence);
+                let [model, store] = self.lease_refs(*key, *who, *fence);
                 self.both(Command::Extend(model, ttl), Command::Extend(store, ttl))
                     .await
             }
@@ -348,7 +348,7 @@ impl Pair {
                 let command = Command::Withdraw {
                     name: self.names[*key].clone(),
                     owner: owner(&format!("owner {who}")),
-                    attempt: attempt_of(*attempt),
+                    attempt: self::attempt(*attempt),
                 };
                 self.both(command.clone(), command).await
             }
@@ -367,7 +367,7 @@ impl Pair {
 
     async fn acquire(&mut self, claim: Claim, wait: Option<(u8, usize)>) -> Result<(), Difference> {
         let ticket = Ticket::random();
-        let call = WaitingCall::of(&*self.store, ticket);
+        let call = WaitingCall::subscribe(&*self.store, ticket);
         self.calls.push((claim.clone(), ticket, call));
         let command = Command::Acquire(Acquire {
             claim,
@@ -382,12 +382,12 @@ impl Pair {
         self.both(command.clone(), command).await
     }
 
-    /// A command on both sides, where fences have other numbers.
+    /// Runs a command on both sides, each with its own fences.
     async fn both(&mut self, on_model: Command, on_store: Command) -> Result<(), Difference> {
         let (expected, wakes) = self.model(&on_model);
         let actual = outcome(self.store.submit(on_store).await);
         self.same_outcome(&expected, &actual)?;
-        self.all_told(wakes).await
+        self.same_wakes(wakes).await
     }
 
     fn same_outcome(&mut self, expected: &Outcome, actual: &Outcome) -> Result<(), Difference> {
@@ -432,7 +432,7 @@ impl Pair {
         }
     }
 
-    /// Whether the machine has stood still for so long that a lease may have run out which the model takes for live.
+    /// Whether the machine has stalled for so long that a lease may have expired that is live in the model.
     fn is_late(&self) -> bool {
         !self.pace.is_paused && self.started.elapsed() > self.passed + self.pace.margin
     }
@@ -454,30 +454,30 @@ impl Pair {
         (outcome, wakes.collect())
     }
 
-    /// Those whom the model wakes hear the same from the store, and nobody else hears anything.
-    async fn all_told(&mut self, wakes: Wakes) -> Result<(), Difference> {
+    /// The store notifies the same calls as the model, in the same way, and no others.
+    async fn same_wakes(&mut self, wakes: Wakes) -> Result<(), Difference> {
         for (ticket, wake) in wakes {
             let call = self.calls.iter_mut().find(|(_, it, _)| *it == ticket);
-            let (_, _, call) = call.ok_or("the model has woken nobody")?;
-            let heard = timeout(WAKE_UP_TIME, &mut call.wake).await;
-            if heard.is_err() {
+            let (_, _, call) = call.ok_or("the model has woken an unknown call")?;
+            let received = timeout(WAKE_UP_TIME, &mut call.wake).await;
+            if received.is_err() {
                 self.passed += WAKE_UP_TIME;
             }
-            let heard = heard.map(|heard| heard.map(|(wake, _)| wake));
-            match (wake, heard) {
+            let received = received.map(|received| received.map(|(wake, _)| wake));
+            match (wake, received) {
                 (Wake::Granted(expected), Ok(Ok(Wake::Granted(actual)))) => {
                     self.same_lease(&expected, &actual)?;
                 }
-                // What is in its way depends on which leases have been found to be over, and that may differ.
+                // What blocks it depends on which expired leases have been ended, and that may differ.
                 (Wake::TimedOut(_), Ok(Ok(Wake::TimedOut(_)))) => {}
                 (expected, Ok(Ok(actual))) if expected == actual => {}
-                (expected, heard) => return differ(&expected, &heard),
+                (expected, received) => return differ(&expected, &received),
             }
         }
         for (number, (_, _, call)) in self.calls.iter_mut().enumerate() {
-            if let Some(heard) = call.try_recv() {
+            if let Some(received) = call.try_recv() {
                 return Err(format!(
-                    "call {number} should hear nothing, but heard {heard:?}"
+                    "call {number} should still wait, but received {received:?}"
                 ));
             }
         }
@@ -538,7 +538,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The fence of the nth grant of a key, in the model and in the store. Those of other keys may have the same numbers.
+    /// The fences of the nth grant of a key, in the model and in the store. Grants of other keys may have the same fences.
     fn fence(&self, key: usize, grant: Option<usize>) -> Option<(Fence, Fence)> {
         let name = &self.names[key];
         let of_key = |(locks, ..): &&(Locks, Fence, Fence)| locks.share_of(name).is_some();
@@ -546,8 +546,8 @@ impl Pair {
         Some((*model, *store))
     }
 
-    /// How an owner names a lease, to the model and to the store.
-    fn held(&self, key: usize, who: u8, fence: Option<usize>) -> [LeaseRef; 2] {
+    /// A reference to a lease in the model, and one in the store.
+    fn lease_refs(&self, key: usize, who: u8, fence: Option<usize>) -> [LeaseRef; 2] {
         let (model, store) = self.fence(key, fence).unzip();
         [model, store].map(|fence| LeaseRef {
             name: self.names[key].clone(),
@@ -560,11 +560,11 @@ impl Pair {
         Ttl::new(self.pace.unit * u32::from(units) + self.pace.margin).expect("positive")
     }
 
-    /// Giving up is done in the background by some stores: waits until it shows, for as long as others have for waking up.
-    async fn settled(&mut self) {
+    /// Some stores abandon calls in the background. Waits until that is visible, at most as long as for a wake-up.
+    async fn abandoned(&mut self) {
         let end = Instant::now() + WAKE_UP_TIME;
-        while !self.pace.is_paused && !self.looks_alike().await {
-            // Then it is found out by what comes next.
+        while !self.pace.is_paused && !self.is_same().await {
+            // The next action finds the difference.
             if self.is_late() || Instant::now() > end {
                 return;
             }
@@ -572,7 +572,7 @@ impl Pair {
         }
     }
 
-    async fn looks_alike(&mut self) -> bool {
+    async fn is_same(&mut self) -> bool {
         let shape = |status: LockStatus| {
             let owners = status.holders.into_iter().map(|lease| lease.owner);
             (owners.collect::<Vec<_>>(), status.waiters)
@@ -588,7 +588,7 @@ impl Pair {
     }
 }
 
-fn attempt_of(number: u8) -> Attempt {
+fn attempt(number: u8) -> Attempt {
     Attempt::parse(&format!("try {number}")).expect("short")
 }
 

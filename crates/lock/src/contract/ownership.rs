@@ -1,16 +1,16 @@
-//! Nobody touches another one's lease (property S3).
+//! Only its owner can release or extend a lease (property S3).
 
 use std::sync::Arc;
 
 use super::{
-    acquire, ask, extend_as, force_release, fresh_name, granted, held_by, long, pass, pass_exactly,
-    release, release_as, short, take, ttl, wait,
+    acquire, extend_as, force_release, fresh_name, granted, held_by, long, pass, pass_exactly,
+    release, release_as, request, short, take, ttl, wait,
 };
 use crate::model::{Acquired, Obstacle, REMEMBERED_RELEASES};
 use crate::store::LockStore;
 use crate::{Fence, NotHeld};
 
-/// Given back by its owner, and not taken away.
+/// Released by its owner, not by force.
 const RELEASED: NotHeld = NotHeld::AlreadyReleased { forced: false };
 
 pub async fn only_the_owner_releases(store: Arc<dyn LockStore>) {
@@ -20,9 +20,9 @@ pub async fn only_the_owner_releases(store: Arc<dyn LockStore>) {
         Err(NotHeld::NotFound)
     );
     let lease = take(&*store, &name, "a", long()).await;
-    for stranger in ["b", "A", "a ", "aa"] {
+    for other in ["b", "A", "a ", "aa"] {
         assert_eq!(
-            release_as(&*store, &name, stranger, None).await,
+            release_as(&*store, &name, other, None).await,
             Err(NotHeld::OwnedByAnother)
         );
     }
@@ -69,7 +69,7 @@ pub async fn a_refused_contender_changes_nothing(store: Arc<dyn LockStore>) {
     let name = fresh_name("contender");
     let lease = take(&*store, &name, "a", long()).await;
     for contender in ["b", "a"] {
-        let outcome = acquire(&*store, &name, ask(contender, ttl(1))).await;
+        let outcome = acquire(&*store, &name, request(contender, ttl(1))).await;
         let obstacle = Obstacle {
             blocked_by: vec![name.clone()],
             retry_at: lease.expires_at,
@@ -80,14 +80,14 @@ pub async fn a_refused_contender_changes_nothing(store: Arc<dyn LockStore>) {
     assert!(release(&*store, &lease).await.is_ok());
 }
 
-pub async fn held_is_held_also_for_its_own_owner(store: Arc<dyn LockStore>) {
+pub async fn a_lock_is_not_reentrant(store: Arc<dyn LockStore>) {
     let name = fresh_name("reentrant");
     take(&*store, &name, "a", long()).await;
-    let again = acquire(&*store, &name, ask("a", long())).await;
+    let again = acquire(&*store, &name, request("a", long())).await;
     assert!(matches!(again, Acquired::Held(_)), "{again:?}");
 }
 
-pub async fn a_second_release_says_so(store: Arc<dyn LockStore>) {
+pub async fn a_second_release_is_recognised(store: Arc<dyn LockStore>) {
     let name = fresh_name("twice");
     let lease = take(&*store, &name, "a", long()).await;
     release(&*store, &lease).await.unwrap();
@@ -104,7 +104,9 @@ pub async fn a_second_release_says_so(store: Arc<dyn LockStore>) {
     assert_eq!(held_by(&*store, &name).await, None);
 }
 
-pub async fn a_released_owner_learns_so_whoever_holds_the_lock_now(store: Arc<dyn LockStore>) {
+pub async fn a_second_release_is_recognised_while_another_owner_holds_the_lock(
+    store: Arc<dyn LockStore>,
+) {
     let name = fresh_name("tombstone");
     let first = take(&*store, &name, "a", long()).await;
     release(&*store, &first).await.unwrap();
@@ -128,7 +130,7 @@ pub async fn a_released_owner_learns_so_whoever_holds_the_lock_now(store: Arc<dy
     assert_eq!(release(&*store, &first).await, Err(RELEASED));
 }
 
-pub async fn a_forced_release_says_so_to_the_old_holder(store: Arc<dyn LockStore>) {
+pub async fn the_holder_learns_that_its_lease_was_force_released(store: Arc<dyn LockStore>) {
     let name = fresh_name("forced");
     let forced = Err(NotHeld::AlreadyReleased { forced: true });
     let first = take(&*store, &name, "a", long()).await;
@@ -145,12 +147,12 @@ pub async fn a_forced_release_says_so_to_the_old_holder(store: Arc<dyn LockStore
     assert_eq!(release(&*store, &first).await, forced);
 }
 
-pub async fn a_named_release_is_remembered_past_a_newer_lease(store: Arc<dyn LockStore>) {
+pub async fn a_release_with_a_fence_is_recognised_after_a_newer_lease(store: Arc<dyn LockStore>) {
     let name = fresh_name("newest");
     let first = take(&*store, &name, "a", long()).await;
     release(&*store, &first).await.unwrap();
     take(&*store, &name, "a", short()).await;
-    // The owner holds another lease, which a call that names the old one must not pass for ended.
+    // The owner holds another lease, which must not be reported as released.
     assert_eq!(release(&*store, &first).await, Err(NotHeld::OwnedByAnother));
     pass(short()).await;
     assert_eq!(release(&*store, &first).await, Err(RELEASED));
@@ -182,7 +184,7 @@ pub async fn a_release_is_forgotten_after_a_while(store: Arc<dyn LockStore>) {
     assert_eq!(release(&*store, &lease).await, Err(NotHeld::NotFound));
 }
 
-pub async fn an_expired_owner_is_not_told_that_it_released(store: Arc<dyn LockStore>) {
+pub async fn an_expired_lease_is_not_reported_as_released(store: Arc<dyn LockStore>) {
     let name = fresh_name("expired");
     let first = take(&*store, &name, "a", long()).await;
     release(&*store, &first).await.unwrap();
@@ -204,7 +206,7 @@ pub async fn force_release_needs_no_owner(store: Arc<dyn LockStore>) {
     assert_eq!(force_release(&*store, &name, None).await, not_found);
 }
 
-pub async fn force_release_of_a_fence_spares_the_successor(store: Arc<dyn LockStore>) {
+pub async fn force_release_of_a_fence_does_not_end_the_next_lease(store: Arc<dyn LockStore>) {
     let name = fresh_name("force one");
     let first = take(&*store, &name, "a", long()).await;
     let forced = force_release(&*store, &name, Some(first.fence)).await;
@@ -221,11 +223,11 @@ pub async fn force_release_of_a_fence_spares_the_successor(store: Arc<dyn LockSt
     assert_eq!(held_by(&*store, &name).await, Some(successor));
 }
 
-pub async fn a_late_release_leaves_the_successor_alone(store: Arc<dyn LockStore>) {
+pub async fn a_late_release_does_not_end_the_next_lease(store: Arc<dyn LockStore>) {
     let name = fresh_name("late");
     let late = take(&*store, &name, "worker", short()).await;
     pass(short()).await;
-    // The same owner token, as a service with one fixed name would use.
+    // The same owner token, as a service with a fixed name uses it.
     let successor = take(&*store, &name, "worker", long()).await;
     assert_eq!(release(&*store, &late).await, Err(NotHeld::OwnedByAnother));
     assert_eq!(
@@ -237,7 +239,7 @@ pub async fn a_late_release_leaves_the_successor_alone(store: Arc<dyn LockStore>
 
 pub async fn a_repeated_attempt_gets_the_same_lease(store: Arc<dyn LockStore>) {
     let name = fresh_name("attempt");
-    let mut call = ask("a", long());
+    let mut call = request("a", long());
     call = call.attempt("try 1");
     let first = acquire(&*store, &name, call.clone()).await;
     assert!(matches!(first, Acquired::Granted(_)));
@@ -246,23 +248,23 @@ pub async fn a_repeated_attempt_gets_the_same_lease(store: Arc<dyn LockStore>) {
     call = call.attempt("try 2");
     let other_attempt = acquire(&*store, &name, call).await;
     assert!(matches!(other_attempt, Acquired::Held(_)));
-    let mut other_owner = ask("b", long());
+    let mut other_owner = request("b", long());
     other_owner = other_owner.attempt("try 1");
     let other_owner = acquire(&*store, &name, other_owner).await;
     assert!(matches!(other_owner, Acquired::Held(_)));
 }
 
-/// Whichever call is given up, the other one's answer may have reached the owner.
-pub async fn a_lease_ends_when_all_calls_of_its_attempt_are_given_up(store: Arc<dyn LockStore>) {
+/// The owner may have received the answer to either call.
+pub async fn a_lease_ends_when_all_calls_of_its_attempt_are_abandoned(store: Arc<dyn LockStore>) {
     let name = fresh_name("repeat");
-    let call = ask("a", long()).attempt("try 1");
+    let call = request("a", long()).attempt("try 1");
     let again = call.again();
     acquire(&*store, &name, call.clone()).await;
     acquire(&*store, &name, again.clone()).await;
     store.abandon(&name, call.ticket);
     pass(short()).await;
     assert!(held_by(&*store, &name).await.is_some());
-    let next = wait(&*store, &name, ask("b", long())).await;
+    let next = wait(&*store, &name, request("b", long())).await;
     store.abandon(&name, again.ticket);
     assert_eq!(granted(next).await.owner.as_str(), "b");
 }

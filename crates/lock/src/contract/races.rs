@@ -1,4 +1,4 @@
-//! Many at once, through the service as a server uses it (properties S1, L2).
+//! Many concurrent calls, some through the service as a server uses it (properties S1, L2).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::{acquire, ask, exclusive, fresh_name, held_by, long, ttl};
+use super::{acquire, exclusive, fresh_name, held_by, long, request, ttl};
 use crate::model::Acquired;
 use crate::store::LockStore;
 use crate::{AcquireOutcome, AcquireRequest, Config, LeaseGuard, LockName, LockService, Owner};
 
-pub async fn of_many_at_once_one_wins(store: Arc<dyn LockStore>) {
+pub async fn one_of_many_concurrent_calls_wins(store: Arc<dyn LockStore>) {
     for _ in 0..10 {
         let name = fresh_name("race");
         let mut tasks = JoinSet::new();
@@ -19,7 +19,7 @@ pub async fn of_many_at_once_one_wins(store: Arc<dyn LockStore>) {
             let (store, name) = (store.clone(), name.clone());
             tasks.spawn(async move {
                 let acquired =
-                    acquire(&*store, &name, ask(&format!("racer {index}"), long())).await;
+                    acquire(&*store, &name, request(&format!("racer {index}"), long())).await;
                 matches!(acquired, Acquired::Granted(_))
             });
         }
@@ -28,7 +28,7 @@ pub async fn of_many_at_once_one_wins(store: Arc<dyn LockStore>) {
     }
 }
 
-/// The counter is read, something else gets a turn, then it is written: only a lock saves the sum.
+/// Between read and write another task may run, so only the lock prevents lost updates.
 pub async fn a_guarded_counter_loses_no_update(store: Arc<dyn LockStore>) {
     let service = LockService::new(store, Config::default());
     let name = fresh_name("counter");
@@ -42,7 +42,7 @@ pub async fn a_guarded_counter_loses_no_update(store: Arc<dyn LockStore>) {
         set.spawn(async move {
             for _ in 0..rounds {
                 let guard = enter(&service, &name, Duration::from_secs(60)).await;
-                let guard = guard.expect("nobody holds it for so long");
+                let guard = guard.expect("no task holds it for so long");
                 let fence = guard.lease().fence.number();
                 assert!(last_fence.swap(fence, Ordering::Relaxed) < fence);
                 let read = counter.load(Ordering::Relaxed);
@@ -57,8 +57,8 @@ pub async fn a_guarded_counter_loses_no_update(store: Arc<dyn LockStore>) {
     assert_eq!(service.waiting(), 0);
 }
 
-/// Callers that are dropped in the queue, in the moment of the grant or while they hold.
-pub async fn callers_who_come_and_go_leave_nothing_behind(store: Arc<dyn LockStore>) {
+/// Calls are dropped in the queue, at the moment of the grant, or while they hold the lock.
+pub async fn dropped_calls_leave_no_lease_and_no_waiter(store: Arc<dyn LockStore>) {
     let service = LockService::new(store.clone(), Config::default());
     let name = fresh_name("come and go");
     let is_inside = Arc::new(AtomicBool::new(false));
@@ -68,11 +68,11 @@ pub async fn callers_who_come_and_go_leave_nothing_behind(store: Arc<dyn LockSto
         let is_inside = is_inside.clone();
         set.spawn(async move {
             for round in 0..10 {
-                // Some give up early, some late, most get their turn.
+                // Some time out early, some late, and most are granted the lock.
                 let patience = Duration::from_micros(200 * ((index * 7 + round * 3) % 40));
                 let visit = async {
                     let guard = enter(&service, &name, Duration::from_secs(60)).await;
-                    let guard = guard.expect("nobody holds it for so long");
+                    let guard = guard.expect("no task holds it for so long");
                     let leave = Leave(&is_inside);
                     assert!(!is_inside.swap(true, Ordering::SeqCst), "two are inside");
                     tokio::task::yield_now().await;
@@ -87,17 +87,17 @@ pub async fn callers_who_come_and_go_leave_nothing_behind(store: Arc<dyn LockSto
         });
     }
     set.join_all().await;
-    // What was given up may take a round trip to be free.
+    // A rollback may take a round trip.
     for _ in 0..100 {
         if held_by(&*store, &name).await.is_none() && service.waiting() == 0 {
             return;
         }
         tokio::time::sleep(ttl(20).as_duration()).await;
     }
-    panic!("somebody was left behind");
+    panic!("a lease or a waiting call is left");
 }
 
-/// Marks the inside as empty, also when the visit is cut short.
+/// Clears the flag, even if the visit is cancelled.
 struct Leave<'a>(&'a AtomicBool);
 
 impl Drop for Leave<'_> {

@@ -1,5 +1,4 @@
-//! The model against a specification that is too slow to use and too short to be wrong: one list of leases, and one list of
-//! claims in the order in which they came.
+//! Tests of the model: scenarios, random histories of several nodes, and a comparison with a naive specification.
 
 mod nodes;
 mod scenarios;
@@ -30,9 +29,9 @@ fn limit(limit: u32) -> Share {
     Share::limit(limit).unwrap()
 }
 
-/// All keys in one map, a counter of fences, and a clock that is set by hand.
+/// All keys in one map, a counter for fences, and a clock that tests set.
 #[derive(Default)]
-struct Space {
+struct Keyspace {
     keys: Table,
     last_fence: u64,
     fences: Option<u64>,
@@ -52,13 +51,13 @@ impl Keys for Table {
     }
 }
 
-impl Space {
+impl Keyspace {
     #[expect(clippy::needless_pass_by_value, reason = "as a store is called")]
     fn run(&mut self, command: Command) -> Outcome {
-        let command = passed_on(&command);
+        let command = round_trip(&command);
         let outcome = self.step(&command);
-        self.transitions = passed_on(&self.transitions);
-        passed_on(&outcome)
+        self.transitions = round_trip(&self.transitions);
+        round_trip(&outcome)
     }
 
     fn step(&mut self, command: &Command) -> Outcome {
@@ -80,7 +79,7 @@ impl Space {
         let single = command.single().cloned();
         let single = single.filter(|name| !self.keys.key(name).has_sets());
         match single {
-            // As a store would: without sets, one key is enough.
+            // As stores do: without sets, one key is enough.
             Some(name) => {
                 let mut key = OneKey(self.keys.key(&name));
                 step(&mut key, command, &mut env, &mut self.transitions)
@@ -110,7 +109,7 @@ impl Space {
         }
     }
 
-    /// The keys in the way of a claim that does not wait.
+    /// The keys that block a claim that does not wait.
     fn blocked_by(&mut self, acquire: Acquire) -> Vec<LockName> {
         match self.acquire(acquire) {
             Acquired::Held(obstacle) => obstacle.blocked_by,
@@ -126,7 +125,7 @@ impl Space {
         }
     }
 
-    /// The tickets that were granted a lease in the last step, with their leases.
+    /// The waiting calls that were granted a lease in the last step.
     fn woken(&self) -> Vec<(u128, Lease)> {
         let woken = self.transitions.iter().filter_map(|it| match it {
             Transition::Woken {
@@ -142,7 +141,7 @@ impl Space {
         self.woken().into_iter().map(|(ticket, _)| ticket).collect()
     }
 
-    /// Those who left the queue without a lease.
+    /// The calls that left the queue without a lease in the last step.
     fn dismissed(&self) -> Vec<(u128, Wake)> {
         let dismissed = self.transitions.iter().filter_map(|it| match it {
             Transition::Woken {
@@ -162,7 +161,7 @@ impl Space {
         ended.collect()
     }
 
-    /// A claim that is first in all its queues and fits, and waits all the same.
+    /// A claim that waits although it is first in all its queues and nothing blocks it.
     fn first_that_could_be_granted(&mut self, keys: &[&str]) -> Option<Waiting> {
         keys.iter().find_map(|key| {
             let first = self.keys.key(&name(key)).next()?.clone();
@@ -184,8 +183,8 @@ impl Space {
     }
 }
 
-/// As a store does that sends it elsewhere, or writes it down.
-fn passed_on<T: Serialize + DeserializeOwned>(sent: &T) -> T {
+/// Serialises and deserialises a value, as a store that passes it on does.
+fn round_trip<T: Serialize + DeserializeOwned>(sent: &T) -> T {
     let written = serde_json::to_string(sent).unwrap();
     serde_json::from_str(&written).unwrap()
 }
@@ -202,8 +201,8 @@ fn held(full_key: &str, owner: &Owner, fence: Option<Fence>) -> LeaseRef {
     }
 }
 
-/// A call of one ticket, whose owner is called `o` and its number.
-fn ask(ticket: u128, locks: &[(&str, Share)]) -> Acquire {
+/// A call whose owner is `o` and the number of its ticket.
+fn request(ticket: u128, locks: &[(&str, Share)]) -> Acquire {
     let locks = locks.iter().map(|(key, share)| (name(key), *share));
     Acquire {
         claim: Claim {
@@ -221,12 +220,12 @@ fn ask(ticket: u128, locks: &[(&str, Share)]) -> Acquire {
 }
 
 fn exclusive(ticket: u128, key: &str) -> Acquire {
-    ask(ticket, &[(key, Share::EXCLUSIVE)])
+    request(ticket, &[(key, Share::EXCLUSIVE)])
 }
 
 fn set(ticket: u128, keys: &[&str]) -> Acquire {
     let locks: Vec<_> = keys.iter().map(|key| (*key, Share::EXCLUSIVE)).collect();
-    ask(ticket, &locks)
+    request(ticket, &locks)
 }
 
 impl Acquire {

@@ -1,4 +1,4 @@
-//! A store whose answers a test decides, and whose notifications the test makes itself.
+//! A store whose answers are scripted by a test, which also sends its notifications.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -40,18 +40,18 @@ impl ScriptedStore {
         })
     }
 
-    /// The service over it.
+    /// The node of the service.
     pub(super) fn node(&self) -> Arc<dyn Node> {
         let node = self.node.lock().unwrap();
         node.as_ref().and_then(Weak::upgrade).unwrap()
     }
 
-    /// The commands that have arrived, and when.
+    /// The commands that have arrived, each with its time.
     pub(super) fn commands(&self) -> Vec<(Instant, Command)> {
         self.commands.lock().unwrap().iter().cloned().collect()
     }
 
-    /// The ticket of the first call for a lease, as soon as it has arrived.
+    /// Waits for the first call for a lease, and returns its ticket.
     pub(super) async fn ticket(&self) -> Ticket {
         loop {
             for (_, command) in self.commands() {
@@ -117,7 +117,7 @@ pub(super) fn name(key: &str) -> LockName {
     LockName::global(&LockKey::parse(key).unwrap())
 }
 
-/// A lease of the key `k`, from a moment of the store's clock on.
+/// A lease of the key `k`.
 pub(super) fn lease(fence: u64, acquired_at: Timestamp, ttl: Duration) -> Lease {
     Lease {
         locks: Locks::exclusive(name("k")),
@@ -130,7 +130,7 @@ pub(super) fn lease(fence: u64, acquired_at: Timestamp, ttl: Duration) -> Lease 
     }
 }
 
-/// A call that waits behind a lease which ends at `retry_at`.
+/// The answer to a call that is blocked by a lease until `retry_at`.
 pub(super) fn queued(ticket: Ticket, now: Timestamp, retry_at: Timestamp) -> Answer<Outcome> {
     let outcome = Outcome::Acquired(Acquired::Queued {
         obstacle: Obstacle {
@@ -143,7 +143,7 @@ pub(super) fn queued(ticket: Ticket, now: Timestamp, retry_at: Timestamp) -> Ans
     Answer { outcome, now }
 }
 
-/// A call that has its lease at once.
+/// The answer to a call that is granted a lease at once.
 pub(super) fn granted(lease: &Lease) -> Answer<Outcome> {
     Answer {
         outcome: Outcome::Acquired(Acquired::Granted(lease.clone())),

@@ -1,3 +1,5 @@
+//! The service over a scripted store: clocks that differ, notifications in any order, and alarms.
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use super::*;
 use crate::model::{Command, Outcome, Settled};
 
 const TTL: Duration = Duration::from_secs(30);
-/// What the first answer of the store reads.
+/// The time of the store's first answer.
 const FIRST: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 const MINUTES: Duration = Duration::from_secs(300);
 
@@ -42,7 +44,7 @@ async fn long_wait() -> (
     (store, ticket, call)
 }
 
-/// The clock of the server that answers after a fail-over.
+/// Times of the server that answers after a fail-over.
 fn other_clocks() -> [Timestamp; 3] {
     let minute_later = FIRST + Duration::from_secs(60);
     let set_back = Timestamp::from_millis(FIRST.as_millis() - 300_000);
@@ -50,14 +52,14 @@ fn other_clocks() -> [Timestamp; 3] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_after_a_wait_counts_by_the_clock_that_made_it() {
+async fn a_grant_after_a_wait_is_timed_by_the_clock_that_made_it() {
     for now in other_clocks() {
         let (store, ticket, call) = long_wait().await;
         let reading = Reading {
             at: Instant::now(),
             now,
         };
-        // It was on its way for three seconds.
+        // It was under way for three seconds.
         advance(Duration::from_secs(3)).await;
         let wake = Wake::Granted(lease(7, now, TTL));
         assert!(store.node().wake(ticket, wake, reading));
@@ -71,7 +73,7 @@ async fn a_grant_after_a_wait_counts_by_the_clock_that_made_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_by_a_clock_that_was_set_back_since_is_no_longer_than_its_ttl() {
+async fn a_grant_by_a_clock_that_was_set_back_lasts_no_longer_than_its_ttl() {
     let (store, ticket, call) = long_wait().await;
     let reading = Reading {
         at: Instant::now(),
@@ -86,7 +88,7 @@ async fn a_grant_by_a_clock_that_was_set_back_since_is_no_longer_than_its_ttl() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_is_over_by_its_own_reading_came_too_late() {
+async fn a_grant_that_has_expired_by_its_own_reading_is_refused() {
     let (store, ticket, call) = long_wait().await;
     let reading = Reading {
         at: Instant::now(),
@@ -102,7 +104,7 @@ async fn a_grant_that_is_over_by_its_own_reading_came_too_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_hint_after_a_time_out_counts_by_the_clock_that_ended_the_wait() {
+async fn the_retry_hint_is_timed_by_the_clock_that_ended_the_wait() {
     for now in other_clocks() {
         let (store, ticket, call) = long_wait().await;
         let reading = Reading {
@@ -122,7 +124,7 @@ async fn the_hint_after_a_time_out_counts_by_the_clock_that_ended_the_wait() {
     }
 }
 
-/// A guard of the lease 7, from a store that lets no other node's step pass unnoticed.
+/// A guard of a lease with the fence 7.
 async fn held() -> (Arc<ScriptedStore>, LockService, LeaseGuard) {
     let store = ScriptedStore::new(|command| match command {
         Command::Acquire(_) => Ok(granted(&lease(7, FIRST, TTL))),
@@ -135,7 +137,7 @@ async fn held() -> (Arc<ScriptedStore>, LockService, LeaseGuard) {
     }
 }
 
-/// How often anything was reported besides the grant.
+/// The events besides the grant, with their counts.
 fn reported(service: &LockService) -> Vec<(EventKind, u64)> {
     let kinds = EventKind::ALL
         .iter()
@@ -157,12 +159,12 @@ async fn a_lease_that_another_node_has_ended_is_lost_at_once() {
     store.node().ended_elsewhere(&name("k"), fence);
     guard.loss().lost().await;
     assert_eq!(guard.loss().remaining(), Duration::ZERO);
-    // The node that has ended it reports how.
+    // How it ended is reported by the node that ended it.
     assert_eq!(reported(&service), [(EventKind::Lost, 1)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn news_of_an_end_that_overtakes_the_grant_is_not_forgotten() {
+async fn an_end_that_is_notified_before_the_grant_is_not_forgotten() {
     let (store, ticket, call) = long_wait().await;
     let reading = Reading {
         at: Instant::now(),
@@ -179,7 +181,7 @@ async fn news_of_an_end_that_overtakes_the_grant_is_not_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_another_node_has_changed_has_its_new_end() {
+async fn a_lease_that_another_node_has_changed_has_the_new_expiry() {
     let (store, service, guard) = held().await;
     let (start, fence) = (Instant::now(), guard.lease().fence);
     let change = |after: Duration, ttl: Duration| {
@@ -191,7 +193,7 @@ async fn a_lease_that_another_node_has_changed_has_its_new_end() {
     advance(Duration::from_secs(2)).await;
     let [first, second] = [1, 2].map(Duration::from_secs);
     assert_eq!(change(second, TTL * 2), TTL * 2);
-    // What was done before that, and comes late, changes nothing.
+    // A notification of an earlier step that arrives later has no effect.
     assert_eq!(change(first, TTL * 10), TTL * 2);
     advance(Duration::from_secs(1)).await;
     let shortened = change(second + first, Duration::from_secs(5));
@@ -204,7 +206,7 @@ async fn a_lease_that_another_node_has_changed_has_its_new_end() {
     assert_eq!(reported(&service), []);
 }
 
-/// When the keys of waiting calls were settled, since `start`.
+/// The times since `start` at which keys were settled.
 fn settled(store: &ScriptedStore, start: Instant) -> Vec<Duration> {
     let commands = store.commands().into_iter();
     let settled = commands.filter(|(_, command)| matches!(command, Command::Settle(_)));
@@ -212,7 +214,7 @@ fn settled(store: &ScriptedStore, start: Instant) -> Vec<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shared_store_is_asked_when_a_lease_is_due_and_never_before() {
+async fn a_shared_store_is_queried_when_a_lease_is_due_and_never_before() {
     let start = Instant::now();
     let store = ScriptedStore::new(move |command| {
         let now = FIRST + start.elapsed();
@@ -239,7 +241,7 @@ async fn a_shared_store_is_asked_when_a_lease_is_due_and_never_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_is_tried_again_later_and_later() {
+async fn a_store_that_fails_is_retried_with_growing_pauses() {
     let start = Instant::now();
     let mut left = 9;
     let store = ScriptedStore::new(move |command| {
@@ -277,7 +279,7 @@ async fn a_store_that_fails_is_tried_again_later_and_later() {
 }
 
 #[tokio::test]
-async fn no_two_calls_have_the_same_ticket_whichever_threads_make_them() {
+async fn calls_of_all_threads_have_different_tickets() {
     let store = ScriptedStore::new(|_| Err(StoreError::NotDone("not scripted".into())));
     let service = LockService::new(store, Config::default());
     let mut tickets = std::collections::HashSet::new();

@@ -1,7 +1,7 @@
-//! The contract suite finds faults: a store with a bug of choice, each of which some case has to catch.
+//! The contract suite finds bugs: a store with one planted bug at a time, each of which a case has to catch.
 //!
-//! The store is a second spelling of the model, too slow to use and short enough to read: one list of leases, and one list of
-//! claims in the order in which they came. Without a bug it has to pass, too, so the model and this one check each other.
+//! The store is a naive second implementation of the model: one list of leases, and one list of claims in order of arrival.
+//! Without a bug it has to pass, so the model and this implementation check each other.
 
 mod naive;
 
@@ -14,19 +14,22 @@ use forrst_lock::contract::model::{Pace, behaves_like_the_model};
 
 use self::naive::{Bug, NaiveStore};
 
-/// Bugs, and a case that must catch each.
+/// The bugs, each with a case that must catch it.
 const PLANTED: &[(Bug, &str)] = &[
     (Bug::ReleaseWithoutOwnerCheck, "only_the_owner_releases"),
     (
         Bug::ReleaseIgnoresTheFence,
-        "a_late_release_leaves_the_successor_alone",
+        "a_late_release_does_not_end_the_next_lease",
     ),
     (
-        Bug::ReleaseTakesTheNext,
-        "what_comes_for_an_expired_lease_leaves_the_next_alone",
+        Bug::ReleaseEndsTheNextLease,
+        "a_command_on_an_expired_lease_does_not_affect_the_next_lease",
     ),
     (Bug::FencePerProcess, "fences_grow_with_every_grant"),
-    (Bug::ExtendRevives, "extend_never_revives"),
+    (
+        Bug::ExtendRevives,
+        "extend_does_not_revive_an_expired_lease",
+    ),
     (Bug::ExtendAdds, "extend_replaces_the_remaining_time"),
     (Bug::ExpiryOffByOne, "a_lease_ends_at_its_expiry"),
     (Bug::LostWakeUp, "waiters_are_served_in_arrival_order"),
@@ -35,32 +38,32 @@ const PLANTED: &[(Bug, &str)] = &[
         Bug::TombstoneKeptTooLong,
         "a_release_is_forgotten_after_a_while",
     ),
-    (Bug::NoTombstone, "a_second_release_says_so"),
+    (Bug::NoTombstone, "a_second_release_is_recognised"),
     (
         Bug::ContenderClearsTheHolder,
         "a_refused_contender_changes_nothing",
     ),
-    (Bug::Reentrant, "held_is_held_also_for_its_own_owner"),
+    (Bug::Reentrant, "a_lock_is_not_reentrant"),
     (
         Bug::AbandonDoesNothing,
-        "whoever_gives_up_waiting_leaves_the_queue",
+        "an_abandoned_call_leaves_the_queue",
     ),
     (
         Bug::AbandonForgetsTheLease,
-        "a_grant_that_is_given_up_goes_to_the_next",
+        "an_abandoned_grant_goes_to_the_next_waiter",
     ),
     (
         Bug::GoneWaiterKeepsTheLock,
-        "a_waiter_that_is_gone_is_passed_by",
+        "a_waiter_that_is_gone_is_skipped",
     ),
     (Bug::QueueWithoutLimit, "a_full_queue_refuses"),
     (
         Bug::ReleasedOnlyWhileFree,
-        "a_released_owner_learns_so_whoever_holds_the_lock_now",
+        "a_second_release_is_recognised_while_another_owner_holds_the_lock",
     ),
     (
         Bug::ForgetsThatItWasForced,
-        "a_forced_release_says_so_to_the_old_holder",
+        "the_holder_learns_that_its_lease_was_force_released",
     ),
     (
         Bug::OnlyTheLastReleaseRemembered,
@@ -68,11 +71,11 @@ const PLANTED: &[(Bug, &str)] = &[
     ),
     (
         Bug::ForceReleaseIgnoresTheFence,
-        "force_release_of_a_fence_spares_the_successor",
+        "force_release_of_a_fence_does_not_end_the_next_lease",
     ),
     (
         Bug::ReaderPassesAWaitingWriter,
-        "a_reader_does_not_pass_a_waiting_writer",
+        "a_reader_does_not_overtake_a_waiting_writer",
     ),
     (
         Bug::WriterBesideReaders,
@@ -80,18 +83,15 @@ const PLANTED: &[(Bug, &str)] = &[
     ),
     (
         Bug::NeighboursOneAtATime,
-        "a_reader_does_not_pass_a_waiting_writer",
+        "a_reader_does_not_overtake_a_waiting_writer",
     ),
     (Bug::UpgradeInPlace, "there_is_no_upgrade"),
-    (
-        Bug::LimitExceededByOne,
-        "a_limit_admits_so_many_and_no_more",
-    ),
+    (Bug::LimitExceededByOne, "a_limit_admits_exactly_that_many"),
     (Bug::AnotherLimitFits, "kinds_do_not_mix"),
     (Bug::SharedBesideALimit, "kinds_do_not_mix"),
     (
         Bug::AmbiguousReleaseTakesTheFirst,
-        "an_owner_with_several_leases_names_the_one_it_means",
+        "an_owner_with_several_leases_has_to_name_the_fence",
     ),
     (
         Bug::ForceReleaseEndsOne,
@@ -110,22 +110,22 @@ const PLANTED: &[(Bug, &str)] = &[
     ),
     (
         Bug::AbandonedSetLeftInOneQueue,
-        "a_set_that_gives_up_leaves_all_its_queues",
+        "an_abandoned_set_leaves_all_its_queues",
     ),
     (
-        Bug::SetThatIsOverStillReserves,
-        "a_set_whose_time_is_over_is_passed_by_at_every_key",
+        Bug::TimedOutSetStillReserves,
+        "a_set_that_has_timed_out_is_skipped_at_every_key",
     ),
     (Bug::SetExpiresInPart, "a_set_ends_as_a_whole"),
     (Bug::SetExtendedInPart, "a_set_ends_as_a_whole"),
     (
         Bug::FenceOfTheFirstKey,
-        "the_fence_of_a_set_is_past_those_of_all_its_keys",
+        "the_fence_of_a_set_is_larger_than_those_of_all_its_keys",
     ),
     (Bug::SetListedOnce, "a_set_is_listed_under_each_of_its_keys"),
     (
         Bug::AttemptForOtherKeys,
-        "an_attempt_is_for_the_same_keys_and_kinds",
+        "a_repeated_attempt_must_have_the_same_keys_and_kinds",
     ),
     (
         Bug::RepeatedWaitSupersedes,
@@ -137,32 +137,33 @@ const PLANTED: &[(Bug, &str)] = &[
     ),
     (
         Bug::AnyCallRollsTheLeaseBack,
-        "a_lease_ends_when_all_calls_of_its_attempt_are_given_up",
+        "a_lease_ends_when_all_calls_of_its_attempt_are_abandoned",
     ),
     (
         Bug::WithdrawalForgotten,
-        "a_call_that_arrives_after_its_withdrawal_comes_to_nothing",
+        "a_call_that_arrives_after_its_withdrawal_is_refused",
     ),
     (
         Bug::WithdrawalKeepsTheLease,
-        "a_held_attempt_is_released_by_withdrawing_it",
+        "withdrawing_an_attempt_releases_its_lease",
     ),
     (
-        Bug::AskingAgainAfterTheRelease,
-        "a_call_that_asks_again_after_its_attempt_was_released_comes_to_nothing",
+        Bug::RejoinAfterTheRelease,
+        "a_call_that_rejoins_after_its_attempt_was_released_is_refused",
     ),
 ];
 
-/// In the model test nobody vanishes without giving up or asks again, nothing is listed, and nothing is due when a command comes.
+/// In the model test no call vanishes without being abandoned, none rejoins, nothing is listed, and nothing is due when a command
+/// arrives.
 const INVISIBLE_TO_THE_MODEL: &[Bug] = &[
     Bug::GoneWaiterKeepsTheLock,
     Bug::SetListedOnce,
-    Bug::ReleaseTakesTheNext,
+    Bug::ReleaseEndsTheNextLease,
     Bug::ExtendRevives,
-    Bug::AskingAgainAfterTheRelease,
+    Bug::RejoinAfterTheRelease,
 ];
 
-/// All that is due happens before a command does: this store expires and grants everything in each step.
+/// Keys are settled before each command, because this store settles all keys in each step.
 const PACE: Pace = Pace {
     histories: 2_000,
     is_settled: true,
@@ -198,7 +199,7 @@ fn failing_cases(bug: Bug) -> Vec<&'static str> {
         quietly(|| {
             let mut builder = tokio::runtime::Builder::new_current_thread();
             let runtime = builder.enable_all().start_paused(true).build().unwrap();
-            // A bug may also make a case wait for ever; a day of paused time is over in no time.
+            // A bug may make a case wait for ever, and a day of paused time takes no time.
             let day = Duration::from_secs(86_400);
             let in_time =
                 runtime.block_on(async { tokio::time::timeout(day, case(store(bug))).await });
@@ -212,10 +213,10 @@ fn failing_cases(bug: Bug) -> Vec<&'static str> {
         .collect()
 }
 
-/// Whether it panics.
+/// Runs a check without printing its panic. Returns whether it panicked.
 fn quietly(check: impl FnOnce() + Send) -> bool {
     std::thread::scope(|scope| {
-        // The test harness shows what a test's own thread prints; the panics of this one are wanted.
+        // The test harness prints panics of the test's own thread, and these are expected.
         let thread = std::thread::Builder::new().spawn_scoped(scope, check);
         thread.unwrap().join().is_err()
     })

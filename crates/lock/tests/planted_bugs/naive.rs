@@ -1,4 +1,6 @@
-//! The simplest store there is, with a switch for each bug.
+//! A naive store, with a switch for each bug.
+//!
+//! It searches lists of all leases and claims, and keeps no indexes, so that it is easy to compare with the contract.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, Weak};
@@ -21,7 +23,7 @@ pub(crate) enum Bug {
     None,
     ReleaseWithoutOwnerCheck,
     ReleaseIgnoresTheFence,
-    ReleaseTakesTheNext,
+    ReleaseEndsTheNextLease,
     FencePerProcess,
     ExtendRevives,
     ExtendAdds,
@@ -55,7 +57,7 @@ pub(crate) enum Bug {
     SetWaitsForItsLastKeyOnly,
     SetTakesKeysWhileItWaits,
     AbandonedSetLeftInOneQueue,
-    SetThatIsOverStillReserves,
+    TimedOutSetStillReserves,
     SetExpiresInPart,
     SetExtendedInPart,
     FenceOfTheFirstKey,
@@ -66,7 +68,7 @@ pub(crate) enum Bug {
     AnyCallRollsTheLeaseBack,
     WithdrawalForgotten,
     WithdrawalKeepsTheLease,
-    AskingAgainAfterTheRelease,
+    RejoinAfterTheRelease,
 }
 
 #[derive(Debug)]
@@ -74,18 +76,18 @@ pub(crate) struct NaiveStore {
     bug: Bug,
     started: Instant,
     nodes: Nodes,
-    space: Mutex<Space>,
+    space: Mutex<Keyspace>,
 }
 
 #[derive(Debug)]
-struct Space {
+struct Keyspace {
     bug: Bug,
     now: Timestamp,
     leases: Vec<Granted>,
-    /// In the order in which they came.
+    /// In order of arrival.
     waiting: Vec<Queued>,
     releases: HashMap<LockName, Vec<Release>>,
-    /// Until when does not matter to those who keep them for too long.
+    /// All releases, never forgotten, for [`Bug::TombstoneKeptTooLong`].
     old_releases: Vec<(LockName, Release)>,
     withdrawals: Vec<(LockName, Withdrawal)>,
     fences: HashMap<LockName, u64>,
@@ -115,7 +117,7 @@ impl NaiveStore {
             bug,
             started: Instant::now(),
             nodes: Nodes::default(),
-            space: Mutex::new(Space {
+            space: Mutex::new(Keyspace {
                 bug,
                 now: Timestamp::from_millis(0),
                 leases: Vec::new(),
@@ -153,8 +155,8 @@ impl NaiveStore {
                 if is_grant && self.bug == Bug::LostWakeUp {
                     continue;
                 }
-                let is_heard = self.nodes.wake(call.ticket, &wake, reading);
-                if is_grant && !is_heard && self.bug != Bug::GoneWaiterKeepsTheLock {
+                let is_awake = self.nodes.wake(call.ticket, &wake, reading);
+                if is_grant && !is_awake && self.bug != Bug::GoneWaiterKeepsTheLock {
                     let name = match &wake {
                         Wake::Granted(lease) => lease.name().clone(),
                         _ => continue,
@@ -169,15 +171,15 @@ impl NaiveStore {
     }
 }
 
-impl Space {
+impl Keyspace {
     fn step(&mut self, command: Command) -> Outcome {
         let revives = self.bug == Bug::ExtendRevives && matches!(command, Command::Extend(..));
         if !revives {
             self.expire();
         }
         let acquires = matches!(command, Command::Acquire(_));
-        let takes_the_next = self.bug == Bug::ReleaseTakesTheNext;
-        if acquires || (takes_the_next && matches!(command, Command::Release(_))) {
+        let ends_the_next = self.bug == Bug::ReleaseEndsTheNextLease;
+        if acquires || (ends_the_next && matches!(command, Command::Release(_))) {
             self.grant_what_can_be();
         }
         let outcome = match command {
@@ -239,7 +241,7 @@ impl Space {
             .push(Transition::Ended { lease, cause, due });
     }
 
-    fn on<'a>(&'a self, name: &LockName) -> impl Iterator<Item = &'a Granted> {
+    fn leases_on<'a>(&'a self, name: &LockName) -> impl Iterator<Item = &'a Granted> {
         let name = name.clone();
         self.leases
             .iter()
@@ -247,7 +249,7 @@ impl Space {
     }
 
     fn fits_one(&self, name: &LockName, share: Share, owner: &Owner) -> bool {
-        let held = self.on(name);
+        let held = self.leases_on(name);
         let held = held.filter(|it| self.bug != Bug::UpgradeInPlace || it.lease.owner != *owner);
         let held: Vec<Kind> = held
             .filter_map(|it| it.lease.locks.share_of(name))
@@ -359,9 +361,9 @@ impl Space {
             let locks = it.claim.locks.as_slice();
             let is_over = |call: &Call| call.until <= self.now;
             let is_blocked = !self.blocked_by(&it.claim, it.arrival).is_empty();
-            let reserves = self.bug == Bug::SetThatIsOverStillReserves && is_blocked;
+            let reserves = self.bug == Bug::TimedOutSetStillReserves && is_blocked;
             if locks.iter().any(is_first) && it.calls.iter().any(is_over) && !reserves {
-                self.drop_calls_that_are_over(it.arrival);
+                self.drop_timed_out_calls(it.arrival);
                 index = 0;
                 continue;
             }
@@ -384,7 +386,7 @@ impl Space {
                         .any(|name| lease.locks.share_of(name).is_some())
                 })
             {
-                // As with a broadcast: the next one wakes up, too, finds it held, and would have to queue again.
+                // As with a broadcast: the next call is woken as well, finds the lock held, and would have to queue again.
                 let call = next.calls.remove(0);
                 self.waiting.retain(|it| !it.calls.is_empty());
                 let obstacle = self.obstacle(lease.locks.names().cloned().collect());
@@ -397,8 +399,8 @@ impl Space {
         }
     }
 
-    /// Whether none is left, and the claim has left with them.
-    fn drop_calls_that_are_over(&mut self, arrival: u64) -> bool {
+    /// Returns whether no call is left, so that the claim has left the queue.
+    fn drop_timed_out_calls(&mut self, arrival: u64) -> bool {
         let Some(index) = self.waiting.iter().position(|it| it.arrival == arrival) else {
             return true;
         };
@@ -417,7 +419,7 @@ impl Space {
         is_empty
     }
 
-    /// As one would that locks key by key, and waits for the next while it holds the one before.
+    /// As a store that locks key by key, and waits for the next while it holds the previous one.
     fn take_a_free_key(&mut self, index: usize) {
         let it = &self.waiting[index];
         if self.bug != Bug::SetTakesKeysWhileItWaits || !it.claim.locks.is_set() {
@@ -451,13 +453,13 @@ impl Space {
         {
             return known;
         }
-        let asks_again = wait.as_ref().is_some_and(|wait| wait.rejoin.is_some());
-        if asks_again && self.is_released(&claim) {
+        let rejoins = wait.as_ref().is_some_and(|wait| wait.rejoin.is_some());
+        if rejoins && self.is_released(&claim) {
             return Acquired::Withdrawn;
         }
         if self.bug == Bug::Reentrant
             && let Some(it) = self
-                .on(claim.locks.first())
+                .leases_on(claim.locks.first())
                 .find(|it| it.lease.owner == claim.owner)
         {
             return Acquired::Granted(it.lease.clone());
@@ -491,7 +493,7 @@ impl Space {
             }
             let arrivals: Vec<u64> = self.queue(name).map(|it| it.arrival).collect();
             for arrival in arrivals {
-                self.drop_calls_that_are_over(arrival);
+                self.drop_timed_out_calls(arrival);
             }
             self.queue(name).count() >= wait.max_queue
         });
@@ -564,7 +566,7 @@ impl Space {
         if it.claim.locks != claim.locks && !ignores_keys {
             return Some(Acquired::AttemptMismatch);
         }
-        if self.drop_calls_that_are_over(it.arrival) {
+        if self.drop_timed_out_calls(it.arrival) {
             return None;
         }
         let obstacle = self.obstacle(self.blocked_by(&it.claim, it.arrival));
@@ -602,9 +604,9 @@ impl Space {
         }
     }
 
-    /// When the first lease on this key ends; without one, that on a key that the first of its claims waits for.
+    /// When the first lease on this key ends; without one, the first lease on a key that blocks the first claim here.
     fn next_end(&self, name: &LockName) -> Timestamp {
-        if let Some(end) = self.on(name).map(|it| it.lease.expires_at).min() {
+        if let Some(end) = self.leases_on(name).map(|it| it.lease.expires_at).min() {
             return end;
         }
         let later = self.now + Duration::from_secs(1);
@@ -612,7 +614,7 @@ impl Space {
             return later;
         };
         let blocked_by = self.blocked_by(&first.claim, first.arrival);
-        let ends = blocked_by.iter().flat_map(|name| self.on(name));
+        let ends = blocked_by.iter().flat_map(|name| self.leases_on(name));
         let end = ends.map(|it| it.lease.expires_at).min();
         let next = blocked_by.first().filter(|next| *next != name);
         end.unwrap_or_else(|| next.map_or(later, |next| self.next_end(next)))
@@ -738,7 +740,7 @@ impl Space {
         }
     }
 
-    /// Whether the attempt of this claim had a lease that was released.
+    /// Whether a lease of the attempt of this claim was released.
     fn is_released(&self, claim: &Claim) -> bool {
         let releases = claim
             .locks
@@ -750,7 +752,7 @@ impl Space {
                 && release.attempt.is_some()
                 && release.attempt == claim.attempt
         });
-        is_released && self.bug != Bug::AskingAgainAfterTheRelease
+        is_released && self.bug != Bug::RejoinAfterTheRelease
     }
 
     fn remember(&mut self, granted: &Granted, forced: bool) {
@@ -761,7 +763,7 @@ impl Space {
         for name in lease.locks.names() {
             let is_newer = |owner: &Owner, fence| *owner == lease.owner && fence > lease.fence;
             let has_newer = self
-                .on(name)
+                .leases_on(name)
                 .any(|it| is_newer(&it.lease.owner, it.lease.fence));
             let mut known = self.releases.get(name).into_iter().flatten();
             let knows_newer = known.any(|it| it.until > self.now && is_newer(&it.owner, it.fence));
@@ -851,7 +853,7 @@ impl Space {
     fn force(&mut self, name: &LockName, fences: &[Fence]) -> Result<Vec<Lease>, NotHeld> {
         let ignores = self.bug == Bug::ForceReleaseIgnoresTheFence;
         let mut ended = Vec::new();
-        let count = self.on(name).count();
+        let count = self.leases_on(name).count();
         while let Some(index) = self.leases.iter().position(|it| {
             let is_named = fences.is_empty() || fences.contains(&it.lease.fence);
             let is_meant = ignores || is_named;
@@ -904,7 +906,7 @@ impl Space {
     }
 
     fn status(&self, name: &LockName, now: Timestamp) -> LockStatus {
-        let live = self.on(name).filter(|it| it.lease.is_live(now));
+        let live = self.leases_on(name).filter(|it| it.lease.is_live(now));
         let mut holders: Vec<Lease> = live.map(|it| it.lease.clone()).collect();
         holders.sort_by_key(|lease| lease.fence);
         LockStatus {

@@ -1,4 +1,4 @@
-//! Several nodes that take turns, die, come back and ask again: whatever they do, transitions tell all that has happened, once.
+//! Random histories of several nodes that die, come back and rejoin queues: every change is reported by exactly one transition.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +15,8 @@ enum Act {
         ttl: u64,
         wait: Option<u64>,
     },
-    /// A call of an earlier act, by its number modulo how many there were; so are those below.
-    AskAgain(usize),
+    /// Lets an earlier call rejoin. Numbers here and below choose an earlier call or lease, modulo their count.
+    Rejoin(usize),
     Abandon(usize),
     Release(usize),
     Extend(usize, u64),
@@ -36,7 +36,7 @@ enum Act {
 const KEYS: [&str; 3] = ["a", "b", "c"];
 const NODES: [&str; 3] = ["one", "two", "three"];
 
-/// Each with the node that does it.
+/// Acts, each with the index of its node.
 fn acts() -> impl Strategy<Value = Vec<(usize, Act)>> {
     let share = prop_oneof![
         3 => Just(Share::EXCLUSIVE),
@@ -50,7 +50,7 @@ fn acts() -> impl Strategy<Value = Vec<(usize, Act)>> {
     let acquire = (locks, 0..3_usize, attempt, 5..9000_u64, wait);
     let act = prop_oneof![
         8 => acquire.prop_map(|(locks, owner, attempt, ttl, wait)| Act::Acquire { locks, owner, attempt, ttl, wait }),
-        2 => any::<usize>().prop_map(Act::AskAgain),
+        2 => any::<usize>().prop_map(Act::Rejoin),
         2 => any::<usize>().prop_map(Act::Abandon),
         5 => any::<usize>().prop_map(Act::Release),
         1 => (any::<usize>(), 5..9000_u64).prop_map(|(lease, ttl)| Act::Extend(lease, ttl)),
@@ -66,17 +66,17 @@ fn acts() -> impl Strategy<Value = Vec<(usize, Act)>> {
     prop::collection::vec((0..NODES.len(), act), 1..60)
 }
 
-/// What somebody knows who only hears of transitions and answers.
+/// The state of the keys as reconstructed from transitions and answers alone.
 #[derive(Default)]
-struct Heard {
+struct Reconstructed {
     leases: BTreeMap<Fence, Lease>,
     unconfirmed: BTreeSet<Fence>,
     waiting: BTreeMap<u128, String>,
     fences: HashMap<LockName, Fence>,
 }
 
-impl Heard {
-    fn hear(&mut self, space: &Space) -> Result<(), TestCaseError> {
+impl Reconstructed {
+    fn apply(&mut self, space: &Keyspace) -> Result<(), TestCaseError> {
         for transition in &space.transitions {
             match transition {
                 Transition::Granted {
@@ -114,18 +114,18 @@ impl Heard {
         Ok(())
     }
 
-    /// The keys are as one would think who has heard all that.
-    fn agrees_with(&mut self, space: &mut Space) -> Result<(), TestCaseError> {
+    /// Checks that the reconstructed state is the actual one.
+    fn agrees_with(&mut self, space: &mut Keyspace) -> Result<(), TestCaseError> {
         let mut waiting = BTreeSet::new();
         for key in KEYS {
             let name = name(key);
             let key = space.keys.key(&name);
             let holders = key.holders().map(|it| (it.lease.fence, it.lease.clone()));
             let holders: BTreeMap<Fence, Lease> = holders.collect();
-            let heard = self.leases.iter();
-            let heard = heard.filter(|(_, lease)| lease.locks.share_of(&name).is_some());
-            let heard = heard.map(|(fence, lease)| (*fence, lease.clone()));
-            prop_assert_eq!(&holders, &heard.collect(), "the leases of {}", name);
+            let known = self.leases.iter();
+            let known = known.filter(|(_, lease)| lease.locks.share_of(&name).is_some());
+            let known = known.map(|(fence, lease)| (*fence, lease.clone()));
+            prop_assert_eq!(&holders, &known.collect(), "the leases of {}", name);
             for holder in key.holders() {
                 let is_unconfirmed = self.unconfirmed.contains(&holder.lease.fence);
                 prop_assert_eq!(holder.confirm_by.is_some(), is_unconfirmed);
@@ -135,15 +135,18 @@ impl Heard {
             }
         }
         for ticket in &waiting {
-            prop_assert!(self.waiting.contains_key(ticket), "waits unheard: {ticket}");
+            prop_assert!(
+                self.waiting.contains_key(ticket),
+                "began to wait unreported: {ticket}"
+            );
         }
-        // Only those of a node that has gone leave without a word.
+        // Only calls of a dead node leave the queue without a transition.
         let dead: Vec<&str> = space.dead.iter().map(NodeId::as_str).collect();
         for (ticket, node) in std::mem::take(&mut self.waiting) {
             if waiting.contains(&ticket) {
                 self.waiting.insert(ticket, node);
             } else {
-                prop_assert!(dead.contains(&node.as_str()), "left unheard: {ticket}");
+                prop_assert!(dead.contains(&node.as_str()), "left unreported: {ticket}");
             }
         }
         Ok(())
@@ -154,19 +157,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
 
     #[test]
-    fn transitions_tell_all_that_has_happened_once(acts in acts()) {
-        let mut space = Space::default();
-        let mut heard = Heard::default();
+    fn every_change_is_a_transition_exactly_once(acts in acts()) {
+        let mut space = Keyspace::default();
+        let mut known = Reconstructed::default();
         let mut calls: Vec<Acquire> = Vec::new();
         for (node, act) in acts {
             let node = NODES[node];
             space.node = Some(NodeId::new(node));
-            let Some(command) = command(&mut space, &heard, &mut calls, node, act) else {
+            let Some(command) = command(&mut space, &known, &mut calls, node, act) else {
                 continue;
             };
-            // Only a node that lives does anything.
+            // A node that acts is alive.
             space.dead.retain(|dead| dead.as_str() != node);
-            let asks = match &command {
+            let acquire = match &command {
                 Command::Acquire(acquire) => Some(acquire.clone()),
                 _ => None,
             };
@@ -175,42 +178,42 @@ proptest! {
                 _ => None,
             };
             let outcome = space.run(command);
-            heard.hear(&space)?;
-            match (outcome, asks, abandons) {
-                (Outcome::Acquired(Acquired::Queued { position, until, .. }), Some(mut asks), _) => {
-                    heard.waiting.insert(asks.ticket.0, node.to_owned());
-                    let wait = asks.wait.as_mut().unwrap();
+            known.apply(&space)?;
+            match (outcome, acquire, abandons) {
+                (Outcome::Acquired(Acquired::Queued { position, until, .. }), Some(mut acquire), _) => {
+                    known.waiting.insert(acquire.ticket.0, node.to_owned());
+                    let wait = acquire.wait.as_mut().unwrap();
                     wait.rejoin = Some((position, until));
-                    calls.push(asks);
+                    calls.push(acquire);
                 }
-                (Outcome::Acquired(Acquired::Granted(lease)), Some(asks), _) => {
-                    // Whoever asks knows of it.
-                    prop_assert!(!heard.unconfirmed.contains(&lease.fence));
-                    heard.waiting.remove(&asks.ticket.0);
-                    calls.push(asks);
+                (Outcome::Acquired(Acquired::Granted(lease)), Some(acquire), _) => {
+                    // The answer confirms the grant.
+                    prop_assert!(!known.unconfirmed.contains(&lease.fence));
+                    known.waiting.remove(&acquire.ticket.0);
+                    calls.push(acquire);
                 }
                 (Outcome::Abandoned(Abandoned::LeftQueue(_)), _, Some(ticket)) => {
-                    prop_assert!(heard.waiting.remove(&ticket).is_some());
+                    prop_assert!(known.waiting.remove(&ticket).is_some());
                 }
                 _ => {}
             }
-            heard.agrees_with(&mut space)?;
+            known.agrees_with(&mut space)?;
             prop_assert_eq!(space.first_that_could_be_granted(&KEYS), None);
         }
     }
 }
 
-/// The command of an act; none for one that only changes the world.
+/// The command of an act; `None` if it only changes the environment.
 fn command(
-    space: &mut Space,
-    heard: &Heard,
+    space: &mut Keyspace,
+    known: &Reconstructed,
     calls: &mut [Acquire],
     node: &str,
     act: Act,
 ) -> Option<Command> {
     let lease = |index: usize| {
-        let leases = heard.leases.values();
-        leases.cycle().nth(index % heard.leases.len().max(1))
+        let leases = known.leases.values();
+        leases.cycle().nth(index % known.leases.len().max(1))
     };
     Some(match act {
         Act::Acquire {
@@ -222,27 +225,30 @@ fn command(
         } => {
             let locks = locks.iter().map(|(key, share)| (KEYS[*key], *share));
             let locks: Vec<_> = locks.collect();
-            let mut ask = ask(Ticket::random().0, &locks).lasts(ttl).from(node);
-            ask.claim.owner = super::owner(&format!("o{owner}"));
+            let mut request = request(Ticket::random().0, &locks).lasts(ttl).from(node);
+            request.claim.owner = super::owner(&format!("o{owner}"));
             if let Some(attempt) = attempt {
-                ask = ask.attempts(&format!("o{owner}"), &attempt.to_string());
+                request = request.attempts(&format!("o{owner}"), &attempt.to_string());
             }
             if let Some(wait) = wait {
-                ask = ask.waits(wait);
+                request = request.waits(wait);
             }
-            Command::Acquire(ask)
+            Command::Acquire(request)
         }
-        Act::AskAgain(index) => {
+        Act::Rejoin(index) => {
             let index = index.checked_rem(calls.len())?;
-            let ask = &calls[index];
-            let is_own = ask.node.as_ref().is_some_and(|it| it.as_str() == node);
-            let can_ask = ask.wait.as_ref().is_some_and(|wait| wait.rejoin.is_some());
-            // A node asks again for a call that it still has.
-            let waits = heard.waiting.contains_key(&ask.ticket.0);
-            if !is_own || !can_ask || !waits {
+            let request = &calls[index];
+            let is_own = request.node.as_ref().is_some_and(|it| it.as_str() == node);
+            let can_rejoin = request
+                .wait
+                .as_ref()
+                .is_some_and(|wait| wait.rejoin.is_some());
+            // A node only lets a call rejoin that still waits.
+            let waits = known.waiting.contains_key(&request.ticket.0);
+            if !is_own || !can_rejoin || !waits {
                 return None;
             }
-            Command::Acquire(ask.clone())
+            Command::Acquire(request.clone())
         }
         Act::Abandon(index) => {
             let index = index.checked_rem(calls.len())?;

@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn an_exclusive_lock_has_one_holder_and_a_queue() {
-    let mut space = Space::default();
+    let mut space = Keyspace::default();
     let first = space.granted(exclusive(1, "k"));
     assert_eq!(space.blocked_by(exclusive(2, "k")), [name("k")]);
     space.queued(exclusive(3, "k").waits(50));
@@ -19,13 +19,16 @@ fn an_exclusive_lock_has_one_holder_and_a_queue() {
 }
 
 #[test]
-fn readers_share_and_a_waiting_writer_is_not_passed() {
-    let mut space = Space::default();
-    let readers = [1, 2].map(|ticket| space.granted(ask(ticket, &[("k", shared())])));
+fn readers_share_and_a_waiting_writer_is_not_overtaken() {
+    let mut space = Keyspace::default();
+    let readers = [1, 2].map(|ticket| space.granted(request(ticket, &[("k", shared())])));
     space.queued(exclusive(3, "k").waits(50));
-    assert_eq!(space.blocked_by(ask(4, &[("k", shared())])), [name("k")]);
-    space.queued(ask(5, &[("k", shared())]).waits(50));
-    space.queued(ask(6, &[("k", shared())]).waits(50));
+    assert_eq!(
+        space.blocked_by(request(4, &[("k", shared())])),
+        [name("k")]
+    );
+    space.queued(request(5, &[("k", shared())]).waits(50));
+    space.queued(request(6, &[("k", shared())]).waits(50));
     space.release(&readers[0]).unwrap();
     assert_eq!(space.woken_tickets(), []);
     space.release(&readers[1]).unwrap();
@@ -35,15 +38,15 @@ fn readers_share_and_a_waiting_writer_is_not_passed() {
     assert_eq!(
         space.woken_tickets(),
         [5, 6],
-        "neighbours that fit are granted together"
+        "compatible neighbours are granted together"
     );
 }
 
 #[test]
-fn a_limit_admits_so_many_and_no_more() {
-    let mut space = Space::default();
-    let leases = [1, 2, 3].map(|ticket| space.granted(ask(ticket, &[("k", limit(3))])));
-    space.queued(ask(4, &[("k", limit(3))]).waits(50));
+fn a_limit_admits_exactly_that_many() {
+    let mut space = Keyspace::default();
+    let leases = [1, 2, 3].map(|ticket| space.granted(request(ticket, &[("k", limit(3))])));
+    space.queued(request(4, &[("k", limit(3))]).waits(50));
     assert_eq!(space.holders("k"), 3);
     space.release(&leases[1]).unwrap();
     assert_eq!(space.woken_tickets(), [4]);
@@ -52,24 +55,27 @@ fn a_limit_admits_so_many_and_no_more() {
 
 #[test]
 fn another_limit_or_another_kind_waits_until_the_key_is_free() {
-    let mut space = Space::default();
-    let lease = space.granted(ask(1, &[("k", limit(3))]));
+    let mut space = Keyspace::default();
+    let lease = space.granted(request(1, &[("k", limit(3))]));
     for (ticket, share) in [
         (2, limit(4)),
         (3, shared()),
         (4, Share::EXCLUSIVE),
         (5, limit(1)),
     ] {
-        assert_eq!(space.blocked_by(ask(ticket, &[("k", share)])), [name("k")]);
+        assert_eq!(
+            space.blocked_by(request(ticket, &[("k", share)])),
+            [name("k")]
+        );
     }
-    space.queued(ask(6, &[("k", limit(4))]).waits(50));
+    space.queued(request(6, &[("k", limit(4))]).waits(50));
     space.release(&lease).unwrap();
     assert_eq!(space.woken_tickets(), [6]);
 }
 
 #[test]
 fn a_set_is_granted_as_a_whole_or_waits_as_a_whole() {
-    let mut space = Space::default();
+    let mut space = Keyspace::default();
     let b = space.granted(exclusive(1, "b"));
     assert_eq!(space.blocked_by(set(2, &["a", "b", "c"])), [name("b")]);
     assert_eq!(space.holders("a") + space.holders("c"), 0);
@@ -85,7 +91,7 @@ fn a_set_is_granted_as_a_whole_or_waits_as_a_whole() {
     for key in ["a", "b", "c"] {
         assert_eq!((space.holders(key), space.waiters(key)), (1, 0), "{key}");
     }
-    // Any one of its keys names it, and it ends on all of them.
+    // It can be released by any of its keys, and ends on all of them.
     let held = held("lock:b", &lease.owner, None);
     assert_eq!(space.run(Command::Release(held)), Outcome::Lease(Ok(lease)));
     for key in ["a", "b", "c"] {
@@ -94,8 +100,8 @@ fn a_set_is_granted_as_a_whole_or_waits_as_a_whole() {
 }
 
 #[test]
-fn a_set_that_leaves_the_queue_lets_those_behind_it_go_on_at_every_key() {
-    let mut space = Space::default();
+fn a_set_that_leaves_the_queue_unblocks_claims_at_every_key() {
+    let mut space = Keyspace::default();
     let b = space.granted(exclusive(1, "b"));
     space.queued(set(2, &["a", "b"]).waits(50));
     space.queued(exclusive(3, "a").waits(50));
@@ -119,7 +125,7 @@ fn a_set_that_leaves_the_queue_lets_those_behind_it_go_on_at_every_key() {
 
 #[test]
 fn sets_in_opposite_order_take_turns() {
-    let mut space = Space::default();
+    let mut space = Keyspace::default();
     let mut lease = space.granted(set(1, &["a", "b"]));
     space.queued(set(2, &["b", "a"]).waits(5000));
     for ticket in 3..50 {
@@ -137,8 +143,8 @@ fn sets_in_opposite_order_take_turns() {
 }
 
 #[test]
-fn a_lease_of_a_set_that_is_over_is_over_at_every_key() {
-    let mut space = Space::default();
+fn an_expired_lease_of_a_set_ends_at_every_key() {
+    let mut space = Keyspace::default();
     space.granted(set(1, &["a", "b"]));
     space.queued(exclusive(2, "b").waits(500));
     space.now = 100;
@@ -148,21 +154,21 @@ fn a_lease_of_a_set_that_is_over_is_over_at_every_key() {
 }
 
 #[test]
-fn a_key_that_a_set_waits_for_is_seen_to_be_over() {
-    let mut space = Space::default();
+fn a_step_ends_expired_leases_on_the_other_keys_of_a_waiting_set() {
+    let mut space = Keyspace::default();
     space.granted(exclusive(1, "a").lasts(100));
     let b = space.granted(exclusive(2, "b").lasts(1000));
     space.queued(set(3, &["a", "b"]).waits(5000));
     space.now = 200;
-    // Only `b` is touched, and `a` has run out meanwhile.
+    // The command only names `b`, but the lease of `a` has expired.
     space.release(&b).unwrap();
     assert_eq!(space.woken_tickets(), [3]);
     assert_eq!(space.ended(), [End::Released, End::Expired]);
 }
 
 #[test]
-fn one_whose_time_is_over_does_not_stand_in_the_way_of_a_set() {
-    let mut space = Space::default();
+fn a_claim_that_has_timed_out_does_not_block_a_set() {
+    let mut space = Keyspace::default();
     space.granted(exclusive(1, "b").lasts(1000));
     space.queued(set(2, &["a", "b"]).waits(50));
     space.queued(set(3, &["a", "c"]).waits(5000));
@@ -177,8 +183,8 @@ fn one_whose_time_is_over_does_not_stand_in_the_way_of_a_set() {
 }
 
 #[test]
-fn a_waiter_comes_before_a_newcomer_also_when_the_lease_has_just_run_out() {
-    let mut space = Space::default();
+fn a_waiter_comes_before_a_newcomer_even_if_the_lease_has_just_expired() {
+    let mut space = Keyspace::default();
     space.granted(exclusive(1, "k"));
     space.queued(exclusive(2, "k").waits(5000));
     space.now = 100;
@@ -187,8 +193,8 @@ fn a_waiter_comes_before_a_newcomer_also_when_the_lease_has_just_run_out() {
 }
 
 #[test]
-fn what_acts_on_a_lease_leaves_one_of_the_same_step_alone() {
-    let mut space = Space::default();
+fn a_command_does_not_act_on_a_lease_granted_in_the_same_step() {
+    let mut space = Keyspace::default();
     space.granted(exclusive(1, "k"));
     space.queued(exclusive(2, "k").waits(5000));
     space.now = 100;
@@ -203,10 +209,10 @@ fn what_acts_on_a_lease_leaves_one_of_the_same_step_alone() {
 
 #[test]
 fn an_owner_with_several_leases_has_to_name_one() {
-    let mut space = Space::default();
+    let mut space = Keyspace::default();
     let leases = [1, 2].map(|ticket| {
-        let ask = ask(ticket, &[("k", shared())]).attempts("me", &ticket.to_string());
-        space.granted(ask)
+        let request = request(ticket, &[("k", shared())]).attempts("me", &ticket.to_string());
+        space.granted(request)
     });
     let any = held("lock:k", &owner("me"), None);
     let outcome = space.run(Command::Release(any.clone()));
@@ -217,9 +223,9 @@ fn an_owner_with_several_leases_has_to_name_one() {
 }
 
 #[test]
-fn force_release_ends_every_lease_or_the_one_that_is_named() {
-    let mut space = Space::default();
-    let leases = [1, 2, 3].map(|ticket| space.granted(ask(ticket, &[("k", shared())])));
+fn force_release_ends_every_lease_or_the_named_one() {
+    let mut space = Keyspace::default();
+    let leases = [1, 2, 3].map(|ticket| space.granted(request(ticket, &[("k", shared())])));
     let force = |fence: Option<Fence>| Command::ForceRelease {
         name: name("k"),
         fences: fence.into_iter().collect(),
@@ -245,7 +251,7 @@ fn force_release_ends_every_lease_or_the_one_that_is_named() {
 
 #[test]
 fn a_lease_is_extended_as_a_whole() {
-    let mut space = Space::default();
+    let mut space = Keyspace::default();
     let lease = space.granted(set(1, &["a", "b"]));
     space.now = 50;
     let ttl = Ttl::new(Duration::from_millis(200)).unwrap();
@@ -262,7 +268,7 @@ fn a_lease_is_extended_as_a_whole() {
 
 #[test]
 fn a_repeated_attempt_gets_the_same_lease() {
-    let mut space = Space::default();
+    let mut space = Keyspace::default();
     let lease = space.granted(exclusive(1, "k").attempts("me", "one"));
     assert_eq!(
         space.granted(exclusive(2, "k").attempts("me", "one")),
@@ -274,7 +280,7 @@ fn a_repeated_attempt_gets_the_same_lease() {
         name: name("k"),
         ticket: Ticket(ticket),
     };
-    // Either call may have told the owner: it ends when both are given up.
+    // The owner may have received either answer, so the lease ends when both calls are abandoned.
     assert_eq!(
         space.run(abandon(1)),
         Outcome::Abandoned(Abandoned::Nothing)
@@ -288,14 +294,14 @@ fn a_repeated_attempt_gets_the_same_lease() {
 
 #[test]
 fn calls_of_one_attempt_share_a_position_and_the_lease() {
-    let mut space = Space::default();
+    let mut space = Keyspace::default();
     let lease = space.granted(exclusive(1, "k"));
     let position = space.queued(exclusive(2, "k").attempts("me", "one").waits(50));
     space.queued(exclusive(3, "k").waits(5000));
     let again = space.queued(exclusive(4, "k").attempts("me", "one").waits(5000));
     assert_eq!(again, position);
     assert_eq!(space.waiters("k"), 2);
-    // The first call's time is over, and the second one keeps the position.
+    // The first call has timed out, and the second one keeps the position.
     space.now = 60;
     let abandon = Command::Abandon {
         name: name("k"),
@@ -312,11 +318,11 @@ fn calls_of_one_attempt_share_a_position_and_the_lease() {
 
 #[test]
 fn all_calls_of_an_attempt_get_the_same_lease() {
-    let mut space = Space::default();
+    let mut space = Keyspace::default();
     let lease = space.granted(exclusive(1, "k"));
     space.queued(exclusive(2, "k").attempts("me", "one").waits(50));
     space.queued(exclusive(3, "k").attempts("me", "one").waits(50));
-    // One that does not wait is refused, and changes nothing.
+    // A call that does not wait is refused, and changes nothing.
     space.blocked_by(exclusive(4, "k").attempts("me", "one"));
     space.release(&lease).unwrap();
     let woken = space.woken();
@@ -326,12 +332,12 @@ fn all_calls_of_an_attempt_get_the_same_lease() {
 }
 
 #[test]
-fn an_attempt_is_for_the_same_keys_and_kinds() {
-    let mut space = Space::default();
+fn a_repeated_attempt_must_have_the_same_keys_and_kinds() {
+    let mut space = Keyspace::default();
     space.granted(exclusive(1, "k").attempts("me", "one"));
     for other in [
-        ask(2, &[("k", shared())]),
-        ask(2, &[("k", limit(1))]),
+        request(2, &[("k", shared())]),
+        request(2, &[("k", limit(1))]),
         set(2, &["k", "l"]),
     ] {
         let other = other.attempts("me", "one").waits(50);
@@ -341,8 +347,8 @@ fn an_attempt_is_for_the_same_keys_and_kinds() {
 }
 
 #[test]
-fn an_attempt_is_withdrawn_whatever_it_had() {
-    let mut space = Space::default();
+fn an_attempt_is_withdrawn_with_its_lease_or_position() {
+    let mut space = Keyspace::default();
     let withdraw = |attempt: &str| Command::Withdraw {
         name: name("k"),
         owner: owner("me"),
@@ -357,7 +363,7 @@ fn an_attempt_is_withdrawn_whatever_it_had() {
     let had = space.run(withdraw("one"));
     assert_eq!(had, Outcome::Withdrawn(Withdrawn::Held(lease)));
     assert_eq!(space.holders("l"), 0);
-    // A call that arrives after it comes to nothing, for a minute.
+    // A call that arrives later is refused, for a minute.
     let unknown = space.run(withdraw("three"));
     assert_eq!(unknown, Outcome::Withdrawn(Withdrawn::Unknown));
     for attempt in ["one", "two", "three"] {
@@ -370,9 +376,9 @@ fn an_attempt_is_withdrawn_whatever_it_had() {
 
 #[test]
 fn a_grant_to_another_node_has_to_be_confirmed() {
-    let mut space = Space {
+    let mut space = Keyspace {
         node: Some(NodeId::new("a")),
-        ..Space::default()
+        ..Keyspace::default()
     };
     let lease = space.granted(set(1, &["k", "l"]).lasts(60_000).from("a"));
     space.queued(set(2, &["k", "l"]).lasts(60_000).waits(60_000).from("b"));
@@ -394,10 +400,10 @@ fn a_grant_to_another_node_has_to_be_confirmed() {
 }
 
 #[test]
-fn a_confirmed_grant_lasts_its_whole_time() {
-    let mut space = Space {
+fn a_confirmed_grant_lasts_until_its_expiry() {
+    let mut space = Keyspace {
         node: Some(NodeId::new("a")),
-        ..Space::default()
+        ..Keyspace::default()
     };
     let lease = space.granted(exclusive(1, "k").lasts(60_000).from("a"));
     space.queued(exclusive(2, "k").lasts(60_000).waits(60_000).from("b"));
@@ -415,10 +421,10 @@ fn a_confirmed_grant_lasts_its_whole_time() {
 }
 
 #[test]
-fn waiters_of_a_node_that_has_gone_are_passed_by_and_can_come_back() {
-    let mut space = Space {
+fn waiters_of_a_dead_node_are_skipped_and_can_rejoin() {
+    let mut space = Keyspace {
         node: Some(NodeId::new("a")),
-        ..Space::default()
+        ..Keyspace::default()
     };
     let lease = space.granted(exclusive(1, "k").from("a"));
     let position = space.queued(set(2, &["k", "l"]).waits(5000).from("b"));
@@ -430,7 +436,7 @@ fn waiters_of_a_node_that_has_gone_are_passed_by_and_can_come_back() {
         (vec![3], vec![])
     );
     assert_eq!(space.waiters("l"), 0);
-    // It comes back before those who came after it.
+    // It rejoins ahead of later arrivals.
     space.dead.clear();
     space.queued(exclusive(4, "k").waits(5000).from("a"));
     let mut again = set(2, &["k", "l"]).waits(5000).from("b");
@@ -442,8 +448,8 @@ fn waiters_of_a_node_that_has_gone_are_passed_by_and_can_come_back() {
 }
 
 #[test]
-fn one_that_asks_again_gets_what_is_free_by_now_and_nothing_after_its_time() {
-    let mut space = Space::default();
+fn a_call_that_rejoins_is_granted_a_free_lock_unless_it_has_timed_out() {
+    let mut space = Keyspace::default();
     let lease = space.granted(exclusive(1, "k"));
     let position = space.queued(exclusive(2, "k").waits(50));
     space.keys.key(&name("k")).dequeue(position);
@@ -459,9 +465,9 @@ fn one_that_asks_again_gets_what_is_free_by_now_and_nothing_after_its_time() {
 }
 
 #[test]
-fn one_that_asks_again_gets_nothing_after_its_attempt_was_released() {
+fn a_call_that_rejoins_after_its_attempt_was_released_is_refused() {
     for is_forced in [false, true] {
-        let mut space = Space::default();
+        let mut space = Keyspace::default();
         let lease = space.granted(set(1, &["k", "l"]));
         let call = |ticket, attempt| {
             let call = set(ticket, &["k", "l"]).attempts("me", attempt);
@@ -476,7 +482,7 @@ fn one_that_asks_again_gets_nothing_after_its_attempt_was_released() {
             again.wait.as_mut().unwrap().rejoin = Some((position, at(90_000)));
             again
         };
-        // It is granted what its attempt has.
+        // It receives the lease of its attempt.
         assert_eq!(space.granted(again(2, "one")), lease);
         match is_forced {
             true => drop(space.run(Command::ForceRelease {
@@ -487,10 +493,10 @@ fn one_that_asks_again_gets_nothing_after_its_attempt_was_released() {
         }
         assert_eq!(space.acquire(again(2, "one")), Acquired::Withdrawn);
         let other = space.granted(again(5, "two"));
-        // Nor does it wait for what the next has.
+        // It does not wait for the next lease either.
         assert_eq!(space.acquire(again(2, "one")), Acquired::Withdrawn);
         space.release(&other).unwrap();
-        // A call that does not ask again is newer, and one that asks again shares what it gets.
+        // A call that does not rejoin is newer than the release. One that rejoins then shares its lease.
         let newer = set(4, &["k", "l"]).attempts("me", "one");
         let newer = space.granted(newer);
         assert_eq!(space.granted(again(2, "one")), newer);
@@ -501,10 +507,10 @@ fn one_that_asks_again_gets_nothing_after_its_attempt_was_released() {
 }
 
 #[test]
-fn when_fences_run_out_nothing_is_granted_and_nobody_waits_for_it() {
-    let mut space = Space {
+fn when_fences_are_exhausted_nothing_is_granted_and_no_claim_waits() {
+    let mut space = Keyspace {
         fences: Some(1),
-        ..Space::default()
+        ..Keyspace::default()
     };
     let lease = space.granted(exclusive(1, "k"));
     space.queued(set(2, &["k", "l"]).waits(5000));
@@ -515,8 +521,8 @@ fn when_fences_run_out_nothing_is_granted_and_nobody_waits_for_it() {
 }
 
 #[test]
-fn a_full_queue_takes_nobody_and_a_set_counts_in_each() {
-    let mut space = Space::default();
+fn a_full_queue_refuses_and_a_set_counts_in_each_queue() {
+    let mut space = Keyspace::default();
     space.granted(exclusive(1, "k"));
     space.queued(set(2, &["k", "l"]).waits(5000));
     let mut third = set(3, &["l", "m"]).waits(5000);
@@ -526,18 +532,18 @@ fn a_full_queue_takes_nobody_and_a_set_counts_in_each() {
 }
 
 #[test]
-fn a_refusal_says_which_keys_are_in_the_way_and_when_to_look_again() {
-    let mut space = Space::default();
+fn a_refusal_names_the_blocking_keys_and_when_to_retry() {
+    let mut space = Keyspace::default();
     space.granted(exclusive(1, "a").lasts(300));
-    space.granted(ask(2, &[("b", shared())]).lasts(200));
-    space.granted(ask(3, &[("b", shared())]).lasts(500));
+    space.granted(request(2, &[("b", shared())]).lasts(200));
+    space.granted(request(3, &[("b", shared())]).lasts(500));
     let refused = space.acquire(set(4, &["a", "b", "c"]));
     let Acquired::Held(obstacle) = refused else {
         panic!("{refused:?}");
     };
     assert_eq!(obstacle.blocked_by, [name("a"), name("b")]);
     assert_eq!(obstacle.retry_at, at(200));
-    // A free key that is reserved: as long as what its waiter waits for.
+    // A free key that is reserved is blocked for as long as the claim at its head.
     space.queued(set(5, &["a", "c"]).waits(5000));
     let refused = space.acquire(exclusive(6, "c"));
     let Acquired::Held(obstacle) = refused else {
@@ -548,24 +554,25 @@ fn a_refusal_says_which_keys_are_in_the_way_and_when_to_look_again() {
 }
 
 #[test]
-fn an_older_release_answers_by_its_fence_and_the_newest_without_one() {
-    let mut space = Space::default();
+fn an_older_release_is_found_by_its_fence_and_the_newest_without_one() {
+    let mut space = Keyspace::default();
     let me = owner("me");
-    let ask = |ticket| exclusive(ticket, "k").attempts("me", &ticket.to_string());
-    let first = space.granted(ask(1));
+    let request = |ticket| exclusive(ticket, "k").attempts("me", &ticket.to_string());
+    let first = space.granted(request(1));
     space.release(&first).unwrap();
-    let second = space.granted(ask(2));
-    let release =
-        |space: &mut Space, fence| match space.run(Command::Release(held("lock:k", &me, fence))) {
-            Outcome::Lease(lease) => lease,
-            other => panic!("{other:?}"),
-        };
+    let second = space.granted(request(2));
+    let release = |space: &mut Keyspace, fence| match space
+        .run(Command::Release(held("lock:k", &me, fence)))
+    {
+        Outcome::Lease(lease) => lease,
+        other => panic!("{other:?}"),
+    };
     assert_eq!(
         release(&mut space, Some(first.fence)),
         Err(NotHeld::OwnedByAnother)
     );
     space.now = 100;
-    // The newest lease has run out: that an older one was released says nothing about it.
+    // The newest lease has expired, and the release of an older one does not count.
     assert_eq!(release(&mut space, None), Err(NotHeld::NotFound));
     let already = Err(NotHeld::AlreadyReleased { forced: false });
     assert_eq!(release(&mut space, Some(first.fence)), already);
@@ -582,7 +589,7 @@ fn an_older_release_answers_by_its_fence_and_the_newest_without_one() {
 
 #[test]
 fn sixteen_releases_are_remembered() {
-    let mut space = Space::default();
+    let mut space = Keyspace::default();
     let leases: Vec<Lease> = (0..17)
         .map(|ticket| {
             let lease = space.granted(exclusive(ticket, "k"));
@@ -600,8 +607,8 @@ fn sixteen_releases_are_remembered() {
 }
 
 #[test]
-fn a_key_is_vacant_when_nothing_is_left_of_it() {
-    let mut space = Space::default();
+fn a_key_is_vacant_when_it_has_no_state_left() {
+    let mut space = Keyspace::default();
     let lease = space.granted(set(1, &["a", "b"]));
     space.release(&lease).unwrap();
     let key = space.keys.key(&name("a"));
@@ -630,8 +637,8 @@ fn releases_are_remembered_for_a_second_to_an_hour() {
 }
 
 #[test]
-fn what_ends_at_another_key_of_a_set_is_granted_there() {
-    let mut space = Space::default();
+fn a_lease_that_ends_at_another_key_of_a_set_unblocks_claims_there() {
+    let mut space = Keyspace::default();
     space.granted(exclusive(1, "b").lasts(15));
     let a = space.granted(exclusive(2, "a").lasts(600));
     let d = space.granted(exclusive(3, "d").lasts(600));
@@ -639,18 +646,18 @@ fn what_ends_at_another_key_of_a_set_is_granted_there() {
     space.queued(set(5, &["a", "b"]).waits(600));
     space.release(&d).unwrap();
     space.now = 16;
-    // Looks at `b` for the sake of 5, and finds that the lease there is over: 4 was waiting for that.
+    // To grant 5, this settles `b`, where the lease has expired, which grants 4.
     space.release(&a).unwrap();
     assert_eq!(space.woken_tickets(), [4]);
 }
 
 #[test]
-fn what_leaves_another_queue_of_a_set_lets_others_go_on_there() {
-    let mut space = Space::default();
-    space.granted(ask(1, &[("b", shared())]).lasts(600));
+fn a_claim_that_leaves_another_queue_of_a_set_unblocks_claims_there() {
+    let mut space = Keyspace::default();
+    space.granted(request(1, &[("b", shared())]).lasts(600));
     let a = space.granted(exclusive(2, "a").lasts(600));
     space.queued(exclusive(3, "b").waits(10));
-    space.queued(ask(4, &[("b", shared())]).waits(600));
+    space.queued(request(4, &[("b", shared())]).waits(600));
     space.queued(set(5, &["a", "b"]).waits(600));
     space.now = 11;
     space.release(&a).unwrap();
@@ -658,8 +665,8 @@ fn what_leaves_another_queue_of_a_set_lets_others_go_on_there() {
 }
 
 #[test]
-fn a_reserved_key_is_worth_looking_at_when_the_lease_ends_that_it_waits_for() {
-    let mut space = Space::default();
+fn a_reserved_key_is_retried_when_the_lease_that_blocks_its_claim_ends() {
+    let mut space = Keyspace::default();
     space.granted(exclusive(1, "d").lasts(70));
     space.queued(set(2, &["c", "d"]).waits(600));
     space.queued(set(3, &["b", "c"]).waits(600));
@@ -672,44 +679,47 @@ fn a_reserved_key_is_worth_looking_at_when_the_lease_ends_that_it_waits_for() {
 }
 
 #[test]
-fn of_several_leases_in_the_way_the_first_end_counts() {
-    let mut space = Space::default();
+fn the_first_end_of_several_blocking_leases_counts() {
+    let mut space = Keyspace::default();
     let limit = Share::limit(200).unwrap();
     for ticket in 0..199 {
-        space.granted(ask(ticket, &[("k", limit)]).lasts(1000));
+        space.granted(request(ticket, &[("k", limit)]).lasts(1000));
     }
-    space.granted(ask(199, &[("k", limit)]).lasts(50));
+    space.granted(request(199, &[("k", limit)]).lasts(50));
     let retry_at = |acquired| match acquired {
         Acquired::Held(obstacle) => obstacle.retry_at,
         other => panic!("should be refused: {other:?}"),
     };
-    assert_eq!(retry_at(space.acquire(ask(200, &[("k", limit)]))), at(50));
+    assert_eq!(
+        retry_at(space.acquire(request(200, &[("k", limit)]))),
+        at(50)
+    );
     space.granted(exclusive(201, "other").lasts(20));
-    let both = space.acquire(ask(202, &[("k", limit), ("other", Share::EXCLUSIVE)]));
+    let both = space.acquire(request(202, &[("k", limit), ("other", Share::EXCLUSIVE)]));
     assert_eq!(retry_at(both), at(20));
 }
 
 #[test]
-fn a_full_queue_forgets_those_that_are_gone() {
-    let mut space = Space::default();
+fn a_full_queue_drops_claims_without_live_calls() {
+    let mut space = Keyspace::default();
     space.granted(exclusive(1, "k").lasts(1000));
     space.queued(exclusive(2, "k").waits(900));
     space.queued(exclusive(3, "k").waits(10));
     space.queued(exclusive(4, "k").waits(900).from("gone"));
     space.dead.push(NodeId::new("gone"));
     space.now = 20;
-    let mut ask = exclusive(5, "k").waits(900);
-    ask.wait.as_mut().unwrap().max_queue = 2;
-    space.queued(ask);
+    let mut request = exclusive(5, "k").waits(900);
+    request.wait.as_mut().unwrap().max_queue = 2;
+    space.queued(request);
     assert_eq!(space.waiters("k"), 2);
-    let mut ask = exclusive(6, "k").waits(900);
-    ask.wait.as_mut().unwrap().max_queue = 2;
-    assert!(matches!(space.acquire(ask), Acquired::QueueFull(_)));
+    let mut request = exclusive(6, "k").waits(900);
+    request.wait.as_mut().unwrap().max_queue = 2;
+    assert!(matches!(space.acquire(request), Acquired::QueueFull(_)));
 }
 
 #[test]
-fn a_call_that_asks_again_for_a_position_that_it_still_has_is_there_once() {
-    let mut space = Space::default();
+fn a_call_that_rejoins_at_a_position_it_still_has_is_not_duplicated() {
+    let mut space = Keyspace::default();
     let lease = space.granted(exclusive(1, "k"));
     let position = space.queued(exclusive(2, "k").waits(500));
     let mut again = exclusive(2, "k").waits(500);
@@ -717,14 +727,14 @@ fn a_call_that_asks_again_for_a_position_that_it_still_has_is_there_once() {
     assert_eq!(space.queued(again.clone()), position);
     assert_eq!(space.waiters("k"), 1);
     space.release(&lease).unwrap();
-    // Its answer was lost, and it asks once more.
+    // The grant was lost, and it rejoins once more.
     let [(_, lease)] = <[_; 1]>::try_from(space.woken()).unwrap();
     assert_eq!(space.granted(again), lease);
 }
 
 #[test]
-fn only_so_many_calls_of_one_attempt_wait() {
-    let mut space = Space::default();
+fn at_most_64_calls_of_one_attempt_wait() {
+    let mut space = Keyspace::default();
     space.granted(exclusive(0, "k").lasts(1000));
     for ticket in 1..=64 {
         space.queued(exclusive(ticket, "k").attempts("me", "1").waits(500));
@@ -735,8 +745,8 @@ fn only_so_many_calls_of_one_attempt_wait() {
 }
 
 #[test]
-fn a_withdrawal_is_never_forgotten_for_another() {
-    let mut space = Space::default();
+fn a_withdrawal_is_not_forgotten_early_for_another() {
+    let mut space = Keyspace::default();
     let withdraw = |attempt: usize| Command::Withdraw {
         name: name("k"),
         owner: owner("me"),
@@ -756,23 +766,24 @@ fn a_withdrawal_is_never_forgotten_for_another() {
 }
 
 #[test]
-fn an_owner_is_answered_about_its_newest_lease() {
-    let mut space = Space::default();
+fn a_command_without_a_fence_means_the_newest_lease() {
+    let mut space = Keyspace::default();
     let mut shared = |ticket, millis| {
-        let ask = ask(ticket, &[("k", shared())]).attempts("me", &ticket.to_string());
-        space.granted(ask.lasts(millis))
+        let request = request(ticket, &[("k", shared())]).attempts("me", &ticket.to_string());
+        space.granted(request.lasts(millis))
     };
     let (older, newer) = (shared(1, 100), shared(2, 10));
     let any = Command::Release(held("lock:k", &owner("me"), None));
     space.release(&older).unwrap();
     space.now = 20;
-    // The newer one has run out.
+    // The newer one has expired.
     let outcome = space.run(any.clone());
     assert_eq!(outcome, Outcome::Lease(Err(NotHeld::NotFound)));
 
     let mut shared = |ticket| {
-        let ask = ask(ticket, &[("k", super::shared())]).attempts("me", &ticket.to_string());
-        space.granted(ask)
+        let request =
+            request(ticket, &[("k", super::shared())]).attempts("me", &ticket.to_string());
+        space.granted(request)
     };
     let (older, newest) = (shared(3), shared(4));
     assert!(newest.fence > newer.fence);
@@ -786,15 +797,15 @@ fn an_owner_is_answered_about_its_newest_lease() {
 }
 
 #[test]
-fn a_set_that_leaves_a_full_queue_lets_others_go_on_at_its_other_keys() {
-    let mut space = Space::default();
+fn a_set_that_leaves_a_full_queue_unblocks_claims_at_its_other_keys() {
+    let mut space = Keyspace::default();
     space.granted(exclusive(1, "a").lasts(10_000));
     space.queued(exclusive(2, "a").waits(9000));
     space.queued(set(3, &["a", "c"]).waits(10));
     space.queued(exclusive(4, "c").waits(9000));
     space.now = 20;
-    let mut ask = exclusive(5, "a").waits(9000);
-    ask.wait.as_mut().unwrap().max_queue = 2;
-    space.queued(ask);
+    let mut request = exclusive(5, "a").waits(9000);
+    request.wait.as_mut().unwrap().max_queue = 2;
+    space.queued(request);
     assert_eq!(space.woken_tickets(), [4]);
 }

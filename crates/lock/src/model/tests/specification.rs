@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// One list of leases, and one list of claims in the order in which they came. A claim is granted when no earlier one wants any
-/// of its keys, and it fits beside the leases of each.
+/// One list of leases, and one list of claims in order of arrival. A claim is granted when no earlier one has any of its keys,
+/// and it is compatible with the leases of each.
 #[derive(Default)]
 struct Specification {
     leases: Vec<(u128, Locks, u64)>,
@@ -32,7 +32,7 @@ impl Specification {
         })
     }
 
-    /// Who is granted a lease, now that something has changed.
+    /// Ends what has expired, grants what can be granted, and returns the tickets of the grants.
     fn settle(&mut self, now: u64) -> Vec<u128> {
         self.leases.retain(|(_, _, end)| *end > now);
         self.waiting.retain(|(_, _, _, until)| *until > now);
@@ -47,7 +47,7 @@ impl Specification {
                 granted.push(*ticket);
                 self.leases.push((*ticket, locks.clone(), now + ttl));
                 self.waiting.remove(index);
-                // What comes first may depend on it only for later ones.
+                // The removal can only unblock later claims.
             } else {
                 index += 1;
             }
@@ -88,7 +88,7 @@ enum Act {
         ttl: u64,
         wait: Option<u64>,
     },
-    /// Of the call with this number, modulo how many there were.
+    /// Numbers choose an earlier call, modulo their count.
     Release(usize),
     Abandon(usize),
     Force(usize),
@@ -121,13 +121,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_model_does_what_the_specification_says(acts in acts()) {
-        let mut space = Space::default();
+    fn the_model_agrees_with_the_specification(acts in acts()) {
+        let mut space = Keyspace::default();
         let mut specification = Specification::default();
         let mut calls: Vec<(u128, Locks)> = Vec::new();
         let mut fences: HashMap<LockName, Fence> = HashMap::new();
         for act in acts {
-            // All that is due happens before a command does: callers give up at the end of their time, and alarms settle keys.
+            // Before each command, calls time out and alarms settle keys, as in a service.
             for (ticket, locks, _, until) in &specification.waiting {
                 if *until <= space.now {
                     let name = locks.first().clone();
@@ -150,14 +150,14 @@ proptest! {
                 Act::Acquire { locks, ttl, wait } => {
                     let ticket = calls.len() as u128;
                     let locks: Vec<_> = locks.iter().map(|(key, share)| (KEYS[*key], *share)).collect();
-                    let mut ask = ask(ticket, &locks).lasts(ttl);
+                    let mut request = request(ticket, &locks).lasts(ttl);
                     if let Some(wait) = wait {
-                        ask = ask.waits(wait);
+                        request = request.waits(wait);
                     }
-                    let locks = ask.claim.locks.clone();
+                    let locks = request.claim.locks.clone();
                     calls.push((ticket, locks.clone()));
                     let expected = specification.acquire(ticket, &locks, ttl, wait, space.now);
-                    let acquired = match space.acquire(ask) {
+                    let acquired = match space.acquire(request) {
                         Acquired::Granted(lease) => {
                             note(&mut fences, &lease)?;
                             "granted"
@@ -206,22 +206,22 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 5000, ..ProptestConfig::default() })]
 
-    /// Between two steps, and whatever has become due since, no claim waits that could be granted.
+    /// Even if leases have expired or calls have timed out since the last step.
     #[test]
     fn no_claim_waits_that_could_be_granted(acts in acts()) {
-        let mut space = Space::default();
+        let mut space = Keyspace::default();
         let mut calls: Vec<(u128, Locks)> = Vec::new();
         for act in acts {
             match act {
                 Act::Acquire { locks, ttl, wait } => {
                     let ticket = calls.len() as u128;
                     let locks: Vec<_> = locks.iter().map(|(key, share)| (KEYS[*key], *share)).collect();
-                    let mut ask = ask(ticket, &locks).lasts(ttl);
+                    let mut request = request(ticket, &locks).lasts(ttl);
                     if let Some(wait) = wait {
-                        ask = ask.waits(wait);
+                        request = request.waits(wait);
                     }
-                    calls.push((ticket, ask.claim.locks.clone()));
-                    space.acquire(ask);
+                    calls.push((ticket, request.claim.locks.clone()));
+                    space.acquire(request);
                 }
                 Act::Release(_) | Act::Abandon(_) if calls.is_empty() => {}
                 Act::Release(index) => {
@@ -244,9 +244,9 @@ proptest! {
     }
 }
 
-/// The last step granted just what it should have.
+/// Checks that the last step granted exactly what the specification grants.
 fn settled(
-    space: &mut Space,
+    space: &mut Keyspace,
     specification: &mut Specification,
     fences: &mut HashMap<LockName, Fence>,
 ) -> Result<(), TestCaseError> {
@@ -261,7 +261,7 @@ fn settled(
     Ok(())
 }
 
-/// Fences grow for each key of a lease.
+/// Checks that fences grow for each key of a lease.
 fn note(fences: &mut HashMap<LockName, Fence>, lease: &Lease) -> Result<(), TestCaseError> {
     for name in lease.locks.names() {
         let before = fences.insert(name.clone(), lease.fence);
@@ -270,8 +270,8 @@ fn note(fences: &mut HashMap<LockName, Fence>, lease: &Lease) -> Result<(), Test
     Ok(())
 }
 
-/// The same leases and the same queues.
-fn same(space: &mut Space, specification: &Specification) -> Result<(), TestCaseError> {
+/// Checks that leases and queues are the same.
+fn same(space: &mut Keyspace, specification: &Specification) -> Result<(), TestCaseError> {
     for key in KEYS {
         let name = name(key);
         let held = specification
