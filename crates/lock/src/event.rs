@@ -81,14 +81,14 @@ impl EventKind {
 ///
 /// It is called in the middle of operations, so it must not block.
 pub trait Observer: fmt::Debug + Send + Sync + 'static {
-    /// As [`Event::kind`] and [`Event::after`].
+    /// Called for each event, with its [`kind`](Event::kind) and [`after`](Event::after).
     fn happened(&self, kind: EventKind, after: Option<Duration>);
 }
 
 /// An event of one lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// Its kind.
     pub kind: EventKind,
     /// The full key, or a hash of it: see [`KeyStyle`].
     pub key: String,

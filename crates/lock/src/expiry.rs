@@ -14,7 +14,7 @@ use crate::store::{LockStore, LockStoreExt};
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const SWEEP_BATCH: usize = 1000;
 
-/// What the task needs.
+/// The state of the task.
 pub(crate) struct Expiry {
     pub(crate) store: Arc<dyn LockStore>,
     pub(crate) alarms: Arc<Alarms>,

@@ -78,7 +78,7 @@ impl LeaseGuard {
         self.remaining_at(Instant::now())
     }
 
-    /// As [`remaining`](Self::remaining), at this time.
+    /// Like [`remaining`](Self::remaining), at the time `now`.
     pub fn remaining_at(&self, now: Instant) -> Duration {
         self.tenure.term().ends_at.saturating_duration_since(now)
     }

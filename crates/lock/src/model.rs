@@ -4,7 +4,7 @@
 //! notifications, events and metrics are made. The memory and embedded stores run this code; other stores implement it in
 //! another language, and the model test of [`crate::contract`] compares them with it.
 //!
-//! A claim takes a [`Share`] of one key or of several. It is **granted when it is first in the queue of each of its keys, and
+//! A claim takes a [`Share`] of one or more keys. It is **granted when it is first in the queue of each of its keys, and
 //! is compatible with the leases of each**. It enters all its queues in one step, and all queues have the same order, so the
 //! oldest claim is first in each: no deadlock, no starvation, arrival order for every kind of lock. One grant is one lease with
 //! one fence, whatever the number of keys; it is extended, released and lost as a whole.

@@ -24,8 +24,8 @@ pub(crate) struct WaitPermit {
     core: CoreRef,
     ticket: Ticket,
     wake: oneshot::Receiver<(Wake, Reading)>,
-    /// The keys whose alarms are kept for this call.
-    has_alarms: Option<Locks>,
+    /// The keys with an alarm for this call.
+    alarms_for: Option<Locks>,
 }
 
 impl WaitPermit {
@@ -36,7 +36,7 @@ impl WaitPermit {
             core,
             ticket,
             wake,
-            has_alarms: None,
+            alarms_for: None,
         }
     }
 
@@ -45,15 +45,15 @@ impl WaitPermit {
         for name in locks.names() {
             self.core.node.alarms.add_waiter(name);
         }
-        self.has_alarms = Some(locks.clone());
+        self.alarms_for = Some(locks.clone());
     }
 }
 
 impl Drop for WaitPermit {
     fn drop(&mut self) {
         self.core.node.waiters.remove(self.ticket);
-        self.core.give_back_wait_permit();
-        for name in self.has_alarms.iter().flat_map(Locks::names) {
+        self.core.return_wait_permit();
+        for name in self.alarms_for.iter().flat_map(Locks::names) {
             self.core.node.alarms.remove_waiter(name);
         }
     }

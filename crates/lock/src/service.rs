@@ -60,7 +60,7 @@ pub struct LockService {
     threads: Arc<Striped<PerThread>>,
 }
 
-/// What the calls of one thread change. Their references to the core are counted here, not in one counter for all threads.
+/// State that the calls of one thread change. Their references to the core are counted here, not in one counter for all threads.
 #[derive(Debug)]
 struct PerThread {
     core: CoreRef,
@@ -564,7 +564,7 @@ impl CoreRef {
     /// A permit to wait; `None` if too many calls wait.
     fn wait_permit(&self, ticket: Ticket) -> Option<WaitPermit> {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.config.max_waiters {
-            self.give_back_wait_permit();
+            self.return_wait_permit();
             return None;
         }
         Some(WaitPermit::new(self.clone(), ticket))
@@ -572,7 +572,7 @@ impl CoreRef {
 }
 
 impl Core {
-    pub(crate) fn give_back_wait_permit(&self) {
+    pub(crate) fn return_wait_permit(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 

@@ -208,13 +208,14 @@ impl<K: Keys> Executor<'_, '_, K> {
                 return false;
             }
             let (env, queue) = (&*self.env, self.keys.key(name).queue());
-            let has_gone = |waiting: &&Waiting| waiting.calls.iter().any(|call| !env.stays(call));
-            let gone: Vec<Position> = queue
+            let has_gone_calls =
+                |waiting: &&Waiting| waiting.calls.iter().any(|call| !env.stays(call));
+            let stale: Vec<Position> = queue
                 .iter()
-                .filter(has_gone)
+                .filter(has_gone_calls)
                 .map(|it| it.position)
                 .collect();
-            for position in gone {
+            for position in stale {
                 self.prune(name, position);
             }
             self.key(name).queue().len() >= max

@@ -25,7 +25,7 @@ pub enum Command {
     },
     /// Releases a lease.
     Release(LeaseRef),
-    /// Lets a lease expire `ttl` from now, whatever time it had left.
+    /// Lets a lease expire `ttl` from now, whatever its remaining time.
     Extend(LeaseRef, Ttl),
     /// Ends every lease on a key.
     ForceRelease {

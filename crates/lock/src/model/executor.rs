@@ -1,7 +1,7 @@
 //! The execution of one step: expired leases end, the command is applied, and claims that can be granted are granted.
 //!
-//! A change of a lease or claim of several keys may unblock claims at any of them, and a grant there at further keys. So a step
-//! ends only when no changed key has a claim that can be granted.
+//! When a lease or a waiting claim of several keys is removed, that may unblock claims at each of these keys, and their grants may
+//! unblock further ones. A step ends only when no key that it changed has a claim that can be granted.
 
 use super::{
     Abandoned, CONFIRM_WITHIN, Call, Claim, Command, End, Env, Holder, Key, Keys, LeaseRef, Locks,
@@ -190,9 +190,10 @@ impl<'a, 'e, K: Keys> Executor<'a, 'e, K> {
         }
         let locks = waiting.claim.locks.clone();
         let calls = waiting.calls.iter().cloned();
-        let (left, gone): (Vec<Call>, Vec<Call>) = calls.partition(|call| self.env.stays(call));
+        let (remaining, gone): (Vec<Call>, Vec<Call>) =
+            calls.partition(|call| self.env.stays(call));
         let obstacle = self.obstacle(&locks, Some(position));
-        self.retain_calls(name, position, |call| left.contains(call));
+        self.retain_calls(name, position, |call| remaining.contains(call));
         for call in gone {
             // If a dead node comes back, its call rejoins, and receives its outcome then.
             if !self.env.is_gone(&call) {
@@ -200,7 +201,7 @@ impl<'a, 'e, K: Keys> Executor<'a, 'e, K> {
                 self.transitions.push(Transition::Woken { call, wake });
             }
         }
-        left.is_empty()
+        remaining.is_empty()
     }
 
     /// Removes the claims before a position that have no live call. Returns whether there was any.
@@ -255,12 +256,12 @@ impl<'a, 'e, K: Keys> Executor<'a, 'e, K> {
             }
         }
         let fence = (self.env.mint)(&claim.locks);
-        let mut left = None;
+        let mut removed = None;
         for name in claim.locks.names() {
-            left = self.key(name).dequeue(position);
+            removed = self.key(name).dequeue(position);
         }
         self.unsettle(&claim.locks);
-        let Some(Waiting { calls, since, .. }) = left else {
+        let Some(Waiting { calls, since, .. }) = removed else {
             return true;
         };
         let wake = match fence {

@@ -18,7 +18,7 @@ pub struct Share {
     capacity: u32,
 }
 
-/// What a [`Share`] is called on the wire.
+/// The kind of a [`Share`], as the wire names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// One lease, and no other at the same time.

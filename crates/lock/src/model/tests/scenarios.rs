@@ -1,3 +1,5 @@
+//! Scenarios of the model, one rule each.
+
 use super::*;
 
 #[test]
@@ -727,7 +729,7 @@ fn a_call_that_rejoins_at_a_position_it_still_has_is_not_duplicated() {
     assert_eq!(space.queued(again.clone()), position);
     assert_eq!(space.waiters("k"), 1);
     space.release(&lease).unwrap();
-    // The grant was lost, and it rejoins once more.
+    // The grant was lost, and the call rejoins a second time.
     let [(_, lease)] = <[_; 1]>::try_from(space.woken()).unwrap();
     assert_eq!(space.granted(again), lease);
 }

@@ -1,3 +1,5 @@
+//! The model against a specification that is too slow to use, but short enough to check by reading.
+
 use proptest::prelude::*;
 
 use super::*;
