@@ -30,6 +30,7 @@ mod tenure;
 mod time;
 mod unreleased;
 mod waiters;
+mod watch;
 
 #[cfg(feature = "contract")]
 pub mod contract;
@@ -52,3 +53,4 @@ pub use store::{
 pub use striped::Striped;
 pub use tenure::LossNotice;
 pub use time::{InvalidTtl, Reading, Timestamp, Ttl};
+pub use watch::{Observation, Revision};

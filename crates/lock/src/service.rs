@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::alarm::Alarms;
 use crate::event::{EventKind, Events, KeyStyle, Observer, Reporter, Stats};
@@ -27,6 +27,7 @@ use crate::store::{
 use crate::tenure::{Term, local_end};
 use crate::unreleased::Unreleased;
 use crate::waiters::Waiters;
+use crate::watch::{Observation, Revision, Watches};
 use crate::{
     Attempt, Caller, Fence, Lease, LeaseGuard, LockName, Locks, Note, Owner, Reading, Striped,
     Ticket, Timestamp, Ttl,
@@ -122,6 +123,7 @@ pub(crate) struct LocalNode {
     pub(crate) held: HeldLeases,
     pub(crate) alarms: Arc<Alarms>,
     pub(crate) reporter: Arc<Reporter>,
+    watches: Arc<Watches>,
 }
 
 /// A request for a lease.
@@ -229,6 +231,7 @@ impl LockService {
             held: HeldLeases::new(reporter.clone()),
             alarms: Arc::new(Alarms::default()),
             reporter,
+            watches: Arc::default(),
         });
         let weak: Weak<LocalNode> = Arc::downgrade(&node);
         store.subscribe(weak);
@@ -426,6 +429,54 @@ impl LockService {
         Ok((answer.outcome, answer.now))
     }
 
+    /// The state of one key as soon as its revision is not `since`; when `wait` is over, its state then.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails, or the service shuts down.
+    pub async fn watch(
+        &self,
+        name: &LockName,
+        since: Option<Revision>,
+        wait: Duration,
+    ) -> Result<Observation, LockError> {
+        let deadline = Instant::now() + wait;
+        let core = &self.core;
+        // Before the first read, so that no change after it is missed.
+        let mut watcher = core.node.watches.join(name, &core.store);
+        let first = self.observe(name).await?;
+        watcher.share(&first);
+        if since != Some(first.revision) {
+            return Ok(first);
+        }
+        loop {
+            tokio::select! {
+                biased;
+                () = core.closed() => return Err(LockError::Closed),
+                observation = watcher.next() => {
+                    if since == Some(observation.revision) {
+                        continue;
+                    }
+                    if observation.now > first.now {
+                        return Ok(observation);
+                    }
+                    // It may have been read before `first`.
+                    let observation = self.observe(name).await?;
+                    watcher.share(&observation);
+                    if since != Some(observation.revision) {
+                        return Ok(observation);
+                    }
+                }
+                () = sleep_until(deadline) => return Ok(self.observe(name).await?),
+            }
+        }
+    }
+
+    async fn observe(&self, name: &LockName) -> Result<Observation, StoreError> {
+        let (status, now) = self.inspect(name).await?;
+        Ok(Observation::new(status, now))
+    }
+
     /// The first `limit` claims that wait for a lock, in their order, and the store's time when they were read.
     pub async fn queue(
         &self,
@@ -486,6 +537,12 @@ impl LocalNode {
         }
     }
 
+    fn notify_watchers(&self, lease: &Lease) {
+        for name in lease.locks.names() {
+            self.watches.changed(name);
+        }
+    }
+
     fn report(&self, kind: EventKind, lease: &Lease, after: Option<Duration>) {
         self.reporter
             .report(kind, lease.name(), Some(lease.fence), after);
@@ -508,6 +565,7 @@ impl Node for LocalNode {
                 waited_since,
                 ..
             } => {
+                self.notify_watchers(lease);
                 if lease.fence >= Fence::WARN {
                     tracing::warn!(fence = %lease.fence, "fencing tokens are running out");
                 }
@@ -520,6 +578,7 @@ impl Node for LocalNode {
             }
             Transition::Extended { lease, .. } => {
                 self.report(EventKind::Extended, lease, None);
+                self.notify_watchers(lease);
                 // It may end earlier now than the alarms expect.
                 self.set_alarms(&lease.locks, lease.expires_at.remaining(now));
             }
@@ -535,6 +594,7 @@ impl Node for LocalNode {
                 for name in lease.locks.names() {
                     self.held.ended(name, lease.fence);
                 }
+                self.notify_watchers(lease);
             }
             Transition::Confirmed { .. } | Transition::Woken { .. } => {}
         }
@@ -542,6 +602,7 @@ impl Node for LocalNode {
 
     fn ended_elsewhere(&self, name: &LockName, fence: Fence) {
         self.held.ended(name, fence);
+        self.watches.changed(name);
     }
 
     fn changed_elsewhere(
@@ -555,6 +616,7 @@ impl Node for LocalNode {
         // The ttl of the step is not known here; the remaining time is never longer.
         let term = Term::from_reading(expires_at, left, reading);
         self.held.extended(name, fence, &term);
+        self.watches.changed(name);
         // It may end earlier now than the alarm expects.
         self.alarms.set(name, Instant::now() + left);
     }

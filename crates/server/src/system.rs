@@ -14,6 +14,7 @@ mod release;
 mod schemas;
 mod status;
 mod waiters;
+mod watch;
 mod withdraw;
 
 use std::sync::Arc;
@@ -63,7 +64,7 @@ struct Spec {
     prepare: fn(&RawObject<'_>, &Limits) -> Prepared,
 }
 
-const SPECS: [Spec; 13] = [
+const SPECS: [Spec; 14] = [
     acquire::SPEC,
     activity::SPEC,
     capabilities::SPEC,
@@ -76,6 +77,7 @@ const SPECS: [Spec; 13] = [
     release::SPEC,
     status::SPEC,
     waiters::SPEC,
+    watch::SPEC,
     withdraw::SPEC,
 ];
 

@@ -19,7 +19,7 @@ use futures_util::poll;
 use tokio::time::Instant;
 use tracing::Instrument;
 
-pub(crate) use self::options::{LockOptions, read_ttl};
+pub(crate) use self::options::{LockOptions, read_ttl, read_wait};
 use self::refusal::{failed, refusal, too_many_locks};
 use super::{Around, Extension, ExtensionCall, Next, Outcome, exceeded, stopping};
 use crate::Context;

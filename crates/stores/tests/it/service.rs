@@ -6,8 +6,8 @@ use std::time::Duration;
 use forrst_lock::model::LeaseRef;
 use forrst_lock::{
     AcquireOutcome, AcquireRequest, Attempt, Config, Event, EventKind, Fence, KeyStyle, LeaseGuard,
-    LockError, LockKey, LockName, LockService, LockStore, Locks, NotHeld, Owner, ReleaseOutcome,
-    Ttl,
+    LockError, LockKey, LockName, LockService, LockStore, Locks, NotHeld, Observation, Owner,
+    ReleaseOutcome, Revision, Ttl,
 };
 use forrst_stores::MemoryStore;
 use tokio::task::JoinHandle;
@@ -611,4 +611,99 @@ async fn ten_thousand_waiters_of_one_key_are_served_in_order() {
     }
     assert_eq!(service.waiting(), 0);
     assert_eq!(holder(&service).await, None);
+}
+
+/// Watches `orders` from its present state on, in a task of its own, and returns when it waits for a change.
+async fn start_watching(
+    service: &LockService,
+    wait: Duration,
+) -> (Revision, JoinHandle<Result<Observation, LockError>>) {
+    let first = service.watch(&name(), None, wait).await.unwrap();
+    let since = first.revision;
+    let service = service.clone();
+    let watching = tokio::spawn(async move { service.watch(&name(), Some(since), wait).await });
+    sleep(Duration::from_millis(10)).await;
+    assert!(!watching.is_finished());
+    (since, watching)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_is_answered_as_soon_as_a_lease_begins_or_ends() {
+    let service = service();
+    let (free, watching) = start_watching(&service, seconds(60)).await;
+    let start = Instant::now();
+    let guard = take(&service, "a", 30).await;
+    let held = watching.await.unwrap().unwrap();
+    assert_eq!(held.status.holders[0].fence, guard.lease().fence);
+    assert_ne!(held.revision, free);
+
+    let (since, watching) = start_watching(&service, seconds(60)).await;
+    assert_eq!(since, held.revision);
+    service.force_release(&name(), []).await.unwrap().unwrap();
+    let freed = watching.await.unwrap().unwrap();
+    assert_eq!(freed.revision, free, "all free states are equal");
+    assert!(start.elapsed() < seconds(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_is_answered_when_a_lease_expires() {
+    let service = service();
+    take(&service, "a", 20).await.keep();
+    let start = Instant::now();
+    let (_, watching) = start_watching(&service, seconds(60)).await;
+    let freed = watching.await.unwrap().unwrap();
+    assert_eq!(freed.status.holder_count, 0);
+    assert!((seconds(20)..seconds(21)).contains(&start.elapsed()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn extensions_and_waiters_do_not_wake_a_watcher() {
+    let service = service();
+    let mut guard = take(&service, "a", 20).await;
+    let start = Instant::now();
+    let (since, watching) = start_watching(&service, seconds(60)).await;
+    let _waiting = join_queue(&service, request("b", 20, Some(300))).await;
+    guard.renew(ttl(20));
+    let last = watching.await.unwrap().unwrap();
+    assert_eq!(last.revision, since);
+    assert_eq!(
+        last.status.waiters, 1,
+        "the status is that of the end of the wait"
+    );
+    assert!(start.elapsed() >= seconds(60));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_shortened_wakes_its_watchers_at_its_new_end() {
+    let service = service();
+    let guard = take(&service, "a", 3600).await;
+    let (_, watching) = start_watching(&service, seconds(60)).await;
+    let start = Instant::now();
+    let lease = LeaseRef {
+        name: name(),
+        owner: Owner::parse("a").unwrap(),
+        fence: Some(guard.keep().fence),
+    };
+    service.extend(lease, ttl(5)).await.unwrap().unwrap();
+    let freed = watching.await.unwrap().unwrap();
+    assert_eq!(freed.status.holder_count, 0);
+    assert!((seconds(5)..seconds(6)).contains(&start.elapsed()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn watchers_that_are_dropped_leave_nothing_behind_and_the_rest_go_on() {
+    let service = service();
+    let (_, dropped) = start_watching(&service, seconds(60)).await;
+    let (_, stays) = start_watching(&service, seconds(60)).await;
+    dropped.abort();
+    let guard = take(&service, "a", 30).await;
+    assert_eq!(stays.await.unwrap().unwrap().status.holder_count, 1);
+    drop(guard);
+    let (_, closed) = start_watching(&service, seconds(60)).await;
+    service.close();
+    assert!(matches!(closed.await.unwrap(), Err(LockError::Closed)));
+    assert!(
+        !format!("{service:?}").contains("WatchedKey"),
+        "{service:?}"
+    );
 }

@@ -163,7 +163,7 @@ impl CommonOptions {
     fn read(fields: &mut Fields, limits: &Limits) -> Option<Self> {
         let keys = RequestedKeys::read(fields);
         let ttl = read_ttl(fields, limits);
-        let block = read_block(fields, limits);
+        let block = read_wait(fields, "block", limits);
         let owner = fields.optional("owner", parsed(Owner::parse));
         let note = fields.optional("note", note).flatten();
         Some(Self {
@@ -260,16 +260,20 @@ fn note(value: &Value) -> Result<Option<Note>, String> {
     }
 }
 
-/// Reads `block`, within the server's limit.
-fn read_block(fields: &mut Fields, limits: &Limits) -> Option<(Duration, StdDuration)> {
-    let block = fields.optional_duration("block");
-    if let Some((_, wait)) = block
-        && wait > limits.max_block
+/// Reads `block`, or another time to wait, within the server's limit.
+pub(crate) fn read_wait(
+    fields: &mut Fields,
+    name: &str,
+    limits: &Limits,
+) -> Option<(Duration, StdDuration)> {
+    let wait = fields.optional_duration(name);
+    if let Some((_, time)) = wait
+        && time > limits.max_block
     {
         let max = Duration::from_std(limits.max_block);
-        fields.refuse("block", format!("must be at most {max}"));
+        fields.refuse(name, format!("must be at most {max}"));
     }
-    block
+    wait
 }
 
 /// Reads `ttl`, which is required, within the server's limit.

@@ -1,0 +1,231 @@
+//! Watching a key: a client is told when the leases on it change, without asking for its status again and again.
+//!
+//! All watchers of a key share one task, which reads the status once for all of them: after a step of this process on that key, when
+//! its next lease expires, and every so often, because another process may have changed it. So a change costs one read and one
+//! wake-up for each watcher, and a watcher costs no more than a place in a channel.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+use crate::store::{LockStatus, LockStore};
+use crate::{LockName, Timestamp};
+
+/// How often a key is read whose changes by other processes are not all notified.
+const SHARED_POLL: Duration = Duration::from_millis(500);
+/// The same for each watched key, so that many of them do not keep the store busy: 400 reads a second in all.
+const SHARED_POLL_PER_KEY: Duration = Duration::from_micros(2_500);
+/// How often a key is read that only this process changes. It is notified of each change, so this is for safety only.
+const OWN_POLL: Duration = Duration::from_secs(30);
+
+/// A digest of the live leases on a key, which changes whenever one begins or ends. All free keys have the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Revision(u64);
+
+impl Revision {
+    /// The revision of a status. It does not depend on waiters, nor on when leases expire.
+    pub fn of(status: &LockStatus) -> Self {
+        /// The multiplier of FNV-1a.
+        const PRIME: u64 = 0x0100_0000_01b3;
+        let count = u64::try_from(status.holder_count).unwrap_or(u64::MAX);
+        let fences = status.holders.iter().map(|lease| lease.fence.number());
+        Self(fences.fold(count, |hash, fence| (hash ^ fence).wrapping_mul(PRIME)))
+    }
+
+    /// Reads a revision as [`Display`](std::fmt::Display) writes it.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_hex.then(|| u64::from_str_radix(text, 16).ok().map(Self))?
+    }
+}
+
+impl std::fmt::Display for Revision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// The state of a key as its watchers see it.
+#[derive(Debug, Clone)]
+pub struct Observation {
+    /// The status.
+    pub status: Arc<LockStatus>,
+    /// The store's time of it.
+    pub now: Timestamp,
+    /// What to watch for changes of.
+    pub revision: Revision,
+}
+
+impl Observation {
+    pub(crate) fn new(status: LockStatus, now: Timestamp) -> Self {
+        Self {
+            revision: Revision::of(&status),
+            status: Arc::new(status),
+            now,
+        }
+    }
+}
+
+/// The keys that are watched in this process.
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    /// So that steps on keys cost nothing more while no key is watched.
+    count: AtomicUsize,
+    keys: Mutex<HashMap<LockName, WatchedKey>>,
+}
+
+#[derive(Debug)]
+struct WatchedKey {
+    watchers: usize,
+    changed: Arc<Notify>,
+    observed: watch::Sender<Option<Observation>>,
+    task: AbortHandle,
+}
+
+impl Watches {
+    /// Watches a key from now on.
+    pub(crate) fn join(self: &Arc<Self>, name: &LockName, store: &Arc<dyn LockStore>) -> Watcher {
+        let mut keys = self.keys();
+        let key = keys.entry(name.clone()).or_insert_with(|| {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            let (observed, changed) = (watch::Sender::new(None), Arc::new(Notify::new()));
+            let reader = Reader {
+                name: name.clone(),
+                store: store.clone(),
+                watches: self.clone(),
+                changed: changed.clone(),
+                observed: observed.clone(),
+            };
+            let task = tokio::spawn(reader.run()).abort_handle();
+            WatchedKey {
+                watchers: 0,
+                changed,
+                observed,
+                task,
+            }
+        });
+        key.watchers += 1;
+        Watcher {
+            observed: key.observed.subscribe(),
+            sender: key.observed.clone(),
+            name: name.clone(),
+            watches: self.clone(),
+        }
+    }
+
+    /// A lease on this key has begun or ended, or ends at another time.
+    pub(crate) fn changed(&self, name: &LockName) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        if let Some(key) = self.keys().get(name) {
+            key.changed.notify_one();
+        }
+    }
+
+    /// No critical section panics half-way, so a poisoned map is in order.
+    fn keys(&self) -> MutexGuard<'_, HashMap<LockName, WatchedKey>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One that watches a key; dropped, it does no longer.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    observed: watch::Receiver<Option<Observation>>,
+    sender: watch::Sender<Option<Observation>>,
+    name: LockName,
+    watches: Arc<Watches>,
+}
+
+impl Watcher {
+    /// Shares an observation that the watcher has made itself. The next one is compared with it: otherwise the reader, which may not
+    /// have seen this state, could take the next for the one before.
+    pub(crate) fn share(&self, observation: &Observation) {
+        publish(&self.sender, observation.clone());
+    }
+
+    /// The next observation of the key.
+    pub(crate) async fn next(&mut self) -> Observation {
+        loop {
+            if self.observed.changed().await.is_err() {
+                // The sender lives as long as there is a watcher.
+                std::future::pending::<()>().await;
+            }
+            if let Some(observation) = &*self.observed.borrow_and_update() {
+                return observation.clone();
+            }
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let mut keys = self.watches.keys();
+        let Some(key) = keys.get_mut(&self.name) else {
+            return;
+        };
+        key.watchers -= 1;
+        if key.watchers == 0 {
+            key.task.abort();
+            keys.remove(&self.name);
+            self.watches.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Wakes the watchers of a key, if its state is another one than they have seen.
+fn publish(watchers: &watch::Sender<Option<Observation>>, observation: Observation) {
+    watchers.send_if_modified(|last| {
+        let is_new = last.as_ref().is_none_or(|last| {
+            last.revision != observation.revision && last.now <= observation.now
+        });
+        if is_new {
+            *last = Some(observation);
+        }
+        is_new
+    });
+}
+
+/// Reads the status of one key for all of its watchers.
+struct Reader {
+    name: LockName,
+    store: Arc<dyn LockStore>,
+    watches: Arc<Watches>,
+    changed: Arc<Notify>,
+    observed: watch::Sender<Option<Observation>>,
+}
+
+impl Reader {
+    async fn run(self) {
+        loop {
+            let mut pause = self.poll();
+            // A store that fails is asked again; the watchers go on waiting.
+            if let Ok(answer) = self.store.inspect(&self.name).await {
+                let leases = answer.outcome.holders.iter();
+                let ends = leases.map(|lease| lease.expires_at.remaining(answer.now));
+                // A lease is over when its whole last millisecond is.
+                let next_end = ends.min().map(|left| left + Duration::from_millis(1));
+                pause = pause.min(next_end.unwrap_or(pause));
+                publish(&self.observed, Observation::new(answer.outcome, answer.now));
+            }
+            tokio::select! {
+                () = self.changed.notified() => {}
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    fn poll(&self) -> Duration {
+        if !self.store.capabilities().shared {
+            return OWN_POLL;
+        }
+        let keys = u32::try_from(self.watches.count.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        SHARED_POLL.max(SHARED_POLL_PER_KEY.saturating_mul(keys))
+    }
+}

@@ -1,0 +1,77 @@
+//! `watch`: the status of a lock as soon as its leases change, so that a client need not poll it.
+
+use std::time::Duration;
+
+use forrst_lock::{LockError, LockName, Owner, Revision};
+use forrst_protocol::{ErrorCode, ErrorObject, RawObject};
+use serde_json::Value;
+
+use super::status::show;
+use super::{
+    Needs, Prepared, STORE_UNAVAILABLE, Spec, arguments_of, call, check_lock, store_failed,
+};
+use crate::access::Role;
+use crate::error::unavailable;
+use crate::extension::atomic_lock::read_wait;
+use crate::fields::parsed;
+use crate::limits::{Limits, Refusal};
+
+/// How long a call waits for a change unless it says otherwise.
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+
+pub(super) const SPEC: Spec = Spec {
+    names: &["urn:cline:forrst:ext:atomic-lock:fn:watch"],
+    schema: "watch",
+    needs: Needs::OneOf(&[Role::Call, Role::Observe, Role::Admin]),
+    errors: &[
+        (
+            ErrorCode::Forbidden,
+            "Without the role observe or admin, a caller has to name the `owner` of its own lease",
+        ),
+        STORE_UNAVAILABLE,
+    ],
+    prepare,
+};
+
+fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
+    let mut fields = arguments_of(arguments);
+    let key = fields.required("key", parsed(LockName::parse));
+    let since = fields.optional("since", |value: &Value| {
+        let revision = value.as_str().and_then(Revision::parse);
+        revision.ok_or_else(|| "must be the `revision` of an earlier answer".to_owned())
+    });
+    let wait = read_wait(&mut fields, "wait", limits).map_or(DEFAULT_WAIT, |(_, wait)| wait);
+    let owner = fields.optional("owner", parsed(Owner::parse));
+    let key = fields.finish_with(key)?;
+    let wait = wait.min(limits.max_block);
+    Ok(call(async move |context| {
+        context.note_locks([&key]);
+        let (server, info) = (&context.server, &context.call);
+        if owner.is_none() {
+            let what = context.function().as_str();
+            let allowed = info.caller.check_roles(&[Role::Observe, Role::Admin], what);
+            allowed.inspect_err(|_| server.metrics.refused(Refusal::Forbidden))?;
+        }
+        check_lock(&context, &key)?;
+        let observed = tokio::select! {
+            biased;
+            observed = server.locks.watch(&key, since, wait) => observed.map_err(|error| failed(&error))?,
+            refusal = server.access.revoked(&info.credential) => {
+                server.metrics.refused(Refusal::Unauthorized);
+                return Err(refusal.into());
+            }
+        };
+        let mut shown = show(&observed.status, observed.now, &context);
+        shown["revision"] = observed.revision.to_string().into();
+        Ok(shown)
+    }))
+}
+
+fn failed(error: &LockError) -> ErrorObject {
+    match error {
+        LockError::Store(error) => store_failed(error),
+        LockError::Closed | LockError::FencesExhausted => {
+            unavailable("The server is shutting down")
+        }
+    }
+}
