@@ -1,4 +1,4 @@
-//! Watching a key: a client is told when the leases on it change, without asking for its status again and again.
+//! Watching a key: a client is notified when the leases on it change, instead of polling its status.
 //!
 //! All watchers of a key share one task, which reads the status once for all of them: after a step of this process on that key, when
 //! its next lease expires, and every so often, because another process may have changed it. So a change costs one read and one
