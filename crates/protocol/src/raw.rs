@@ -120,8 +120,8 @@ impl Default for RawObject<'_> {
 }
 
 impl<'a> RawObject<'a> {
-    /// An object, or the empty list that PHP writes in place of an empty object.
-    pub fn from_php(raw: &'a RawValue) -> Result<Self, NotAnObject> {
+    /// An object, or the empty array that PHP writes in place of an empty object.
+    pub fn or_empty_array(raw: &'a RawValue) -> Result<Self, NotAnObject> {
         match is_empty_array(raw.get()) {
             true => Ok(Self::default()),
             false => Self::try_from(raw),
@@ -204,11 +204,6 @@ impl<'a> RawJson<'a> {
     /// The value, if it is an integer of that range that is written without fraction and exponent.
     pub fn as_u64(self) -> Option<u64> {
         self.0.parse().ok()
-    }
-
-    /// The value, if it is an object.
-    pub fn as_object(self) -> Option<RawObject<'a>> {
-        (Kind::of(self.0) == Kind::Object).then(|| RawObject::of_json(self.0))
     }
 
     /// The members, if it is an object.

@@ -18,9 +18,11 @@ type Scanned<T> = Result<T, NotJson>;
 pub(crate) struct Scanner<'a> {
     text: &'a str,
     position: usize,
-    /// The objects and arrays that are open inside of a value that is scanned as a whole.
-    open: SmallVec<[Open; 8]>,
-    /// The keys of those objects, those of the innermost last.
+    /// Which of the levels that are open inside of a value are objects: one byte each, because a hostile text has a million.
+    levels: SmallVec<[bool; 16]>,
+    /// Where the keys of each of the outer levels begin.
+    first_keys: SmallVec<[usize; 16]>,
+    /// The keys of the outer objects that are open, those of the innermost last.
     keys: SmallVec<[&'a str; 8]>,
     has_unusual_keys: bool,
 }
@@ -30,19 +32,20 @@ pub(crate) struct Scanner<'a> {
 pub(crate) struct Open {
     is_object: bool,
     is_first: bool,
-    /// Where its keys begin.
-    first_key: usize,
 }
 
 /// An object with more keys is searched for repeated ones separately: comparing each with all before it would take too long.
 const MAX_COMPARED: usize = 16;
+/// So are objects that are nested deeper.
+const MAX_COMPARED_LEVELS: usize = crate::MAX_NESTING;
 
 impl<'a> Scanner<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
         Self {
             text,
             position: 0,
-            open: SmallVec::new(),
+            levels: SmallVec::new(),
+            first_keys: SmallVec::new(),
             keys: SmallVec::new(),
             has_unusual_keys: false,
         }
@@ -73,7 +76,6 @@ impl<'a> Scanner<'a> {
         Open {
             is_object,
             is_first: true,
-            first_key: self.keys.len(),
         }
     }
 
@@ -110,28 +112,37 @@ impl<'a> Scanner<'a> {
     pub(crate) fn value(&mut self) -> Scanned<&'a str> {
         let first = self.peek();
         let start = self.position;
-        self.begin(first)?;
-        while let Some(mut open) = self.open.pop() {
-            let goes_on = if open.is_object {
-                match self.next_key(&mut open)? {
-                    Some(key) => {
-                        self.note_key(open.first_key, key);
-                        true
-                    }
-                    None => false,
-                }
+        let mut is_first = self.begin(first)?;
+        while let Some(&is_object) = self.levels.last() {
+            let mut open = Open {
+                is_object,
+                is_first,
+            };
+            let goes_on = if is_object {
+                let key = self.next_key(&mut open)?;
+                key.map(|key| self.note_key(key)).is_some()
             } else {
                 self.has_next(&mut open)?
             };
+            is_first = false;
             if goes_on {
-                self.open.push(open);
                 let first = self.peek();
-                self.begin(first)?;
+                is_first = self.begin(first)?;
             } else {
-                self.keys.truncate(open.first_key);
+                self.leave();
             }
         }
         Ok(self.since(start))
+    }
+
+    /// Steps out of the innermost level, which has ended.
+    fn leave(&mut self) {
+        if self.levels.len() == self.first_keys.len()
+            && let Some(first_key) = self.first_keys.pop()
+        {
+            self.keys.truncate(first_key);
+        }
+        self.levels.pop();
     }
 
     /// Succeeds if nothing but white space is left.
@@ -142,24 +153,35 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Steps over a scalar, or into anything else.
-    fn begin(&mut self, first: Option<u8>) -> Scanned<()> {
+    /// Steps over a scalar, or into anything else. Whether it has stepped into something.
+    fn begin(&mut self, first: Option<u8>) -> Scanned<bool> {
         match first {
-            Some(b'"') => self.string().map(drop),
+            Some(b'"') => self.string().map(drop)?,
             Some(b'{' | b'[') => {
-                let open = self.enter();
-                self.open.push(open);
-                Ok(())
+                self.position += 1;
+                if self.levels.len() < MAX_COMPARED_LEVELS {
+                    self.first_keys.push(self.keys.len());
+                }
+                self.levels.push(first == Some(b'{'));
+                return Ok(true);
             }
-            Some(b'-' | b'0'..=b'9') => self.number(),
-            Some(b't') => self.word("true"),
-            Some(b'f') => self.word("false"),
-            Some(b'n') => self.word("null"),
-            _ => Err(NotJson),
+            Some(b'-' | b'0'..=b'9') => self.number()?,
+            Some(b't') => self.word("true")?,
+            Some(b'f') => self.word("false")?,
+            Some(b'n') => self.word("null")?,
+            _ => return Err(NotJson),
         }
+        Ok(false)
     }
 
-    fn note_key(&mut self, first_key: usize, key: &'a str) {
+    fn note_key(&mut self, key: &'a str) {
+        let first_key = match self.first_keys.last() {
+            Some(first_key) if self.first_keys.len() == self.levels.len() => *first_key,
+            _ => {
+                self.has_unusual_keys = true;
+                return;
+            }
+        };
         let siblings = &self.keys[first_key..];
         // One key that means something to `serde_json` starts with a dollar sign.
         if plain_prefix(&key.as_bytes()[1..]) + 2 < key.len()
@@ -372,6 +394,8 @@ mod tests {
         ] {
             assert!(!has_unusual_keys(text), "{text}");
         }
+        let deep = format!("{}{{\"a\":0}}{}", "[".repeat(100), "]".repeat(100));
+        assert!(has_unusual_keys(&deep));
         let many: Vec<String> = (0..100).map(|key| format!("\"{key}\":0")).collect();
         assert!(has_unusual_keys(&format!("{{{}}}", many.join(","))));
     }

@@ -170,7 +170,7 @@ impl<'a> Fields<'a> {
     /// An object that may be missing, left raw.
     pub(crate) fn optional_object(&mut self, name: &str) -> Option<RawObject<'a>> {
         let raw = self.take(name)?;
-        let object = RawObject::from_php(raw).ok();
+        let object = RawObject::or_empty_array(raw).ok();
         if object.is_none() {
             self.refuse(name, "must be an object");
         }

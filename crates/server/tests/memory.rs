@@ -134,6 +134,18 @@ fn large_requests() -> Vec<(&'static str, String)> {
             ),
         ),
         (
+            "brackets inside of each other",
+            request(
+                "test.sleep",
+                r#"{"ms":0}"#,
+                &format!(
+                    r#","context":{{"a":{}{}}}"#,
+                    "[".repeat(512 * 1024),
+                    "]".repeat(512 * 1024)
+                ),
+            ),
+        ),
+        (
             "one extension over and over",
             request(
                 "test.sleep",
