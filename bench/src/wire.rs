@@ -1,6 +1,6 @@
 //! The load generator's codecs: prebuilt requests, and just enough of each protocol to recognise an answer.
 //!
-//! Client and server share the machine, so CPU time of the load generator is missing to the server. Requests are therefore
+//! Client and server share the machine, so CPU time that the load generator uses is not available to the server. Requests are therefore
 //! templates with a few digits to fill in, and answers are searched rather than parsed.
 
 mod frames;

@@ -17,7 +17,7 @@ const ITERATIONS: u64 = 2_000;
 type Counts = BTreeMap<String, u64>;
 
 pub(super) fn measure(_: &Bench<'_>, saves: bool) -> Result<Vec<Table>, String> {
-    let kept = read()?;
+    let saved = read()?;
     let mut counts = Counts::new();
     let mut rows = Vec::new();
     let is_installed = Command::new("valgrind")
@@ -36,7 +36,7 @@ pub(super) fn measure(_: &Bench<'_>, saves: bool) -> Result<Vec<Table>, String> 
         let (short, long) = (count(name, ITERATIONS)?, count(name, 2 * ITERATIONS)?);
         let each = long.saturating_sub(short) / ITERATIONS;
         counts.insert(name.to_owned(), each);
-        let before = kept.get(name).map(|before| *before as f64);
+        let before = saved.get(name).map(|before| *before as f64);
         let change = before.map(|before| (each as f64 / before - 1.0) * 100.0);
         let cells = [Some(each as f64), before, change];
         rows.push((
@@ -53,11 +53,11 @@ pub(super) fn measure(_: &Bench<'_>, saves: bool) -> Result<Vec<Table>, String> 
         rows_are: "work",
         columns: vec![
             Column::new("instructions", Unit::Count),
-            Column::new("kept", Unit::Count),
+            Column::new("saved", Unit::Count),
             Column::new("change %", Unit::Percent),
         ],
         rows,
-        note: "`kept` is from bench/instructions.json, which `--instructions --save` writes. Counts vary by up to a percent, because hash tables have random seeds.",
+        note: "`saved` is from bench/instructions.json, which `--instructions --save` writes. Counts vary by up to a percent, because hash tables have random seeds.",
     }])
 }
 

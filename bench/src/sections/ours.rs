@@ -217,7 +217,7 @@ impl Servers {
             rows_are: "store, share of the slower one's maximum",
             columns: vec![
                 Column::new("per second", Unit::PerSecond),
-                Column::with_spread("p50 of hyper's", Unit::Ratio),
+                Column::with_spread("p50 vs hyper's", Unit::Ratio),
                 Column::new("p50 µs", Unit::Micros),
                 Column::new("p99 µs", Unit::Micros),
                 Column::new("p99.9 µs", Unit::Micros),

@@ -207,7 +207,7 @@ fn table(title: String, what: &'static str, outcomes: &[Outcome], note: &'static
         rows_are: "lock",
         columns: vec![
             Column::new(what, Unit::PerSecond),
-            Column::with_spread("of the first", Unit::Ratio),
+            Column::with_spread("vs first row", Unit::Ratio),
             Column::new("p50 µs", Unit::Micros),
             Column::new("p99 µs", Unit::Micros),
             Column::new("Redis CPU µs", Unit::Micros),

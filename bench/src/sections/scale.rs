@@ -140,7 +140,7 @@ async fn cycles(bench: &Bench<'_>, servers: &[Filled], rows_are: &'static str) -
         rows_are,
         columns: vec![
             Column::new("cycles/s", Unit::PerSecond),
-            Column::with_spread("of the first", Unit::Ratio),
+            Column::with_spread("vs first row", Unit::Ratio),
             Column::new("p99 µs", Unit::Micros),
             Column::new("server CPU µs", Unit::Micros),
             Column::new("bytes each", Unit::Bytes),

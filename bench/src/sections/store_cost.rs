@@ -69,7 +69,7 @@ async fn each_cycle(bench: &Bench<'_>) -> Result<Table, String> {
         rows_are: "lock, callers",
         columns: vec![
             Column::new("Redis CPU µs", Unit::Micros),
-            Column::with_spread("of bare scripts", Unit::Ratio),
+            Column::with_spread("vs bare scripts", Unit::Ratio),
             Column::new("cycles/s", Unit::PerSecond),
         ],
         rows,

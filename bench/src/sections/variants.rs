@@ -137,7 +137,7 @@ pub(super) fn throughput(
 ) -> Table {
     let columns = vec![
         Column::new("per second", Unit::PerSecond),
-        Column::with_spread("of the first", Unit::Ratio),
+        Column::with_spread("vs first row", Unit::Ratio),
         Column::new("p50 µs", Unit::Micros),
         Column::new("p99 µs", Unit::Micros),
         Column::new("server CPU µs", Unit::Micros),

@@ -1,3 +1,5 @@
+//! Each matcher: what it matches, and where it reports a difference.
+
 #![expect(
     clippy::needless_pass_by_value,
     reason = "JSON made on the spot reads better without `&`"

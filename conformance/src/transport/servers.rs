@@ -1,4 +1,4 @@
-//! Several servers that share one store, used in turn: what one of them does has to hold at all of them.
+//! Several servers that share one store and receive requests in turn: a change through one is checked through the others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,3 +1,5 @@
+//! Which files are vectors, and what the others are refused for.
+
 #![expect(
     clippy::needless_pass_by_value,
     reason = "JSON made on the spot reads better without `&`"

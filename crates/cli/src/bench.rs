@@ -176,7 +176,7 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<u8, CommandError> {
         .collect();
     settling.join_all().await;
     progress.finish();
-    let summary = Summary::of(&arguments, measured, &tally, &load.checker);
+    let summary = Summary::new(&arguments, measured, &tally, &load.checker);
     if arguments.json {
         print_value(&summary)?;
     } else {

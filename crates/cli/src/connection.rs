@@ -89,7 +89,8 @@ impl Connection {
     }
 }
 
-/// Waits until locks that are no longer needed are released in the background, which would end with this process. Whether they are.
+/// Waits for locks that are being released in the background, because that work would end with this process. Returns whether it is
+/// done.
 pub(crate) async fn settle(client: &Client) -> bool {
     client.settle(SETTLE_TIME).await
 }

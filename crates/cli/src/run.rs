@@ -142,11 +142,11 @@ impl RunArguments {
     ) -> Result<End, CommandError> {
         let lease = tokio::select! {
             lease = self.acquire(client) => lease?,
-            signal = signals.next_to_end() => return Ok(End::Signal(signal.as_raw())),
+            signal = signals.next_termination() => return Ok(End::Signal(signal.as_raw())),
         };
         tokio::select! {
             ready = self.until_ready(&lease, timing) => ready?,
-            signal = signals.next_to_end() => {
+            signal = signals.next_termination() => {
                 release(lease, signals).await;
                 return Ok(End::Signal(signal.as_raw()));
             }
@@ -271,7 +271,7 @@ async fn release(lease: Lease, signals: &mut IncomingSignals) {
     let full_key = sanitized(lease.full_key());
     let released = tokio::select! {
         released = lease.release() => released,
-        _ = signals.next_to_end() => return,
+        _ = signals.next_termination() => return,
     };
     if let Err(error) = released
         && error.failure().is_some()

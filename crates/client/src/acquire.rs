@@ -1,7 +1,7 @@
 //! Acquires locks for work that runs in this process.
 //!
 //! An acquisition may take several requests, some of whose answers get lost. The server recognises them by owner and attempt, so
-//! that all of them together bring one lease; and what is no longer wanted is withdrawn.
+//! that together they result in one lease. An acquisition that is given up is withdrawn.
 
 mod lost_answers;
 mod withdrawal;
@@ -44,9 +44,9 @@ pub struct Acquire {
 /// A lock that the server granted.
 pub(crate) struct Grant {
     pub(crate) held: Held,
-    /// Just before the first request was sent that may have been granted: the lease began no earlier.
+    /// Just before the first request that may have been granted was sent: the lease began no earlier.
     pub(crate) since: Moment,
-    /// Just before the request was sent that was answered.
+    /// Just before the request that was answered was sent.
     pub(crate) sent: Moment,
 }
 
@@ -66,20 +66,20 @@ impl Acquire {
         }
     }
 
-    /// Holds the lock together with other shared leases, but never beside an exclusive one. Of several keys, those that
-    /// have no kind of their own.
+    /// Holds the lock together with other shared leases, but never beside an exclusive one. With several keys, this applies to
+    /// those that have no kind of their own.
     pub fn shared(mut self) -> Self {
         self.keys.kind = RequestedKind::SHARED;
         self
     }
 
-    /// Lets at most `limit` leases hold the lock at once: a counted semaphore. All of them have to name the same limit.
+    /// Lets at most `limit` leases hold the lock at once: a counting semaphore. All of them have to name the same limit.
     pub fn limit(mut self, limit: u32) -> Self {
         self.keys.kind = RequestedKind::limit(limit);
         self
     }
 
-    /// Who or what holds the lock, for people who inspect it. Not a place for secrets.
+    /// Who or what holds the lock, for people who inspect it. It must not contain secrets.
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
@@ -213,7 +213,7 @@ impl Acquisition {
         self.arguments.block = self.wait.left().map(millis);
         let patience = self.client.patience(self.deadline, self.wait.left());
         let sent = Moment::now();
-        // A caller that stops waiting now does not learn of the answer.
+        // If the caller stops waiting from here on, the answer does not arrive.
         self.withdrawal.arm();
         let answer = self.client.ask_once(ACQUIRE, &self.arguments, patience);
         let answer = answer.await;

@@ -30,7 +30,7 @@ use crate::{Client, Error, Lock, Retry};
 /// # Cancellation
 ///
 /// Over HTTP, a call that is dropped disconnects: if it waits for its lock, it leaves the queue. A WebSocket or a unix socket stays
-/// open for other calls, so there the server goes on; give such a call a [`deadline`](Self::deadline).
+/// open for other calls, so there the server continues the call; give such a call a [`deadline`](Self::deadline).
 #[must_use = "a call is not sent until it is awaited"]
 #[derive(Debug)]
 pub struct Call<Out> {

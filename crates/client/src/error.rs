@@ -5,7 +5,7 @@ use forrst_protocol::ErrorCode;
 use crate::failure::Failure;
 use crate::lease::Loss;
 
-/// The cause of an error that came from a library below.
+/// The underlying error, from a library.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a call or a lock operation has no result.
@@ -62,7 +62,7 @@ pub enum Error {
     /// The answer is not a Forrst answer, or not of the expected type. The request may have been carried out.
     #[error("the answer cannot be understood: {0}")]
     Protocol(#[source] Cause),
-    /// The request could not be built, and nothing was sent: a name or a version is invalid, or the arguments are no JSON object.
+    /// The request could not be built, and nothing was sent: a name or a version is invalid, or the arguments are not a JSON object.
     #[error("the request cannot be built: {0}")]
     InvalidRequest(#[source] Cause),
     /// The client cannot be built: its URL, its certificates or its key are invalid.

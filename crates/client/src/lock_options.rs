@@ -63,22 +63,22 @@ impl Lock {
         }
     }
 
-    /// Holds the lock together with other shared leases, but never beside an exclusive one. Of several keys, those that
-    /// have no kind of their own.
+    /// Holds the lock together with other shared leases, but never beside an exclusive one. With several keys, this applies to
+    /// those that have no kind of their own.
     #[must_use]
     pub fn shared(mut self) -> Self {
         self.keys.kind = RequestedKind::SHARED;
         self
     }
 
-    /// Lets at most `limit` leases hold the lock at once: a counted semaphore. All of them have to name the same limit.
+    /// Lets at most `limit` leases hold the lock at once: a counting semaphore. All of them have to name the same limit.
     #[must_use]
     pub fn limit(mut self, limit: u32) -> Self {
         self.keys.kind = RequestedKind::limit(limit);
         self
     }
 
-    /// Who or what holds the lock, for people who inspect it. Not a place for secrets.
+    /// Who or what holds the lock, for people who inspect it. It must not contain secrets.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());

@@ -33,7 +33,7 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// One try.
+    /// A single try.
     pub fn never() -> Self {
         Self::default().attempts(1)
     }
@@ -69,15 +69,15 @@ impl Retry {
     /// Also retries when another client holds the lock, which is not the default.
     ///
     /// Waiting in the server's queue ([`Acquire::wait`](crate::Acquire::wait), [`Lock::wait`](crate::Lock::wait)) is fair and faster.
-    /// And where a job is to run on one of many machines, the others must not retry: they would run it again after a run that took
-    /// less time than a pause.
+    /// If one of many machines is to run a job, the others must not retry: after a run that is shorter than their pause, they would
+    /// run it again.
     #[must_use]
     pub fn on_contention(mut self) -> Self {
         self.is_for_contention = true;
         self
     }
 
-    /// For background work, for as long as it is of use.
+    /// For background work, which is pointless after `time`.
     pub(crate) fn in_background(time: Duration) -> Self {
         Self::default()
             .attempts(u32::MAX)

@@ -191,7 +191,7 @@ impl Drop for LeaseGuard {
     }
 }
 
-/// Names exactly this lease.
+/// A reference to exactly this lease, with its fence.
 fn lease_ref(lease: &Lease) -> LeaseRef {
     LeaseRef {
         name: lease.name().clone(),

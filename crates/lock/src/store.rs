@@ -69,7 +69,7 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
     /// locks.
     fn secret(&self) -> Secret;
 
-    /// Adds a node, which is notified as long as it lives.
+    /// Adds a node to notify of changes, until it is dropped.
     fn subscribe(&self, node: Weak<dyn Node>);
 
     /// Executes one step.
@@ -381,7 +381,7 @@ impl LockStatus {
         }
     }
 
-    /// The lease with the smallest fence, which stands for all where one holder is shown.
+    /// The lease with the smallest fence: the one to show where only one is shown.
     pub fn holder(&self) -> Option<&Lease> {
         self.holders.first()
     }

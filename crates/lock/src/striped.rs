@@ -11,7 +11,7 @@ const STRIPES: usize = 8;
 #[derive(Debug, Default)]
 pub struct Striped<T>([CachePadded<T>; STRIPES]);
 
-/// On a cache line of its own, and on a pair of lines of its own, because some processors fetch two together.
+/// Aligned to two cache lines, because some processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct CachePadded<T>(T);

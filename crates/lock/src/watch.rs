@@ -1,8 +1,8 @@
 //! Watching a key: a client is notified when the leases on it change, instead of polling its status.
 //!
 //! All watchers of a key share one task, which reads the status once for all of them: after a step of this process on that key, when
-//! its next lease expires, and every so often, because another process may have changed it. So a change costs one read and one
-//! wake-up for each watcher, and a watcher costs no more than a place in a channel.
+//! its next lease expires, and periodically, because another process may have changed it. So a change costs one read and one
+//! wake-up for each watcher, and a watcher costs no more than a receiver of a channel.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,11 +16,11 @@ use tokio::time::sleep;
 use crate::store::{LockStatus, LockStore};
 use crate::{LockName, Timestamp};
 
-/// How often a key is read whose changes by other processes are not all notified.
+/// How often a key is read in a shared store, where a change by another process may not be notified.
 const SHARED_POLL: Duration = Duration::from_millis(500);
 /// The same for each watched key, so that many of them do not keep the store busy: 400 reads a second in all.
 const SHARED_POLL_PER_KEY: Duration = Duration::from_micros(2_500);
-/// How often a key is read that only this process changes. It is notified of each change, so this is for safety only.
+/// How often a key is read that only this process changes. Each change is notified, so this is only a safety net.
 const OWN_POLL: Duration = Duration::from_secs(30);
 
 /// A digest of the live leases on a key, which changes whenever one begins or ends. All free keys have the same one.
@@ -57,7 +57,7 @@ pub struct Observation {
     pub status: Arc<LockStatus>,
     /// The store's time of it.
     pub now: Timestamp,
-    /// What to watch for changes of.
+    /// The revision of the status, to wait for the next change.
     pub revision: Revision,
 }
 
@@ -128,13 +128,13 @@ impl Watches {
         }
     }
 
-    /// No critical section panics half-way, so a poisoned map is in order.
+    /// No critical section panics half-way, so a poisoned map is consistent.
     fn keys(&self) -> MutexGuard<'_, HashMap<LockName, WatchedKey>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One that watches a key; dropped, it does no longer.
+/// Watches a key until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     observed: watch::Receiver<Option<Observation>>,
@@ -145,7 +145,7 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Shares an observation that the watcher has made itself. The next one is compared with it: otherwise the reader, which may not
-    /// have seen this state, could take the next for the one before.
+    /// have seen this state, could mistake the next one for the previous one.
     pub(crate) fn share(&self, observation: &Observation) {
         publish(&self.sender, observation.clone());
     }
@@ -205,7 +205,7 @@ impl Reader {
     async fn run(self) {
         loop {
             let mut pause = self.poll();
-            // A store that fails is asked again; the watchers go on waiting.
+            // A store that fails is read again; the watchers keep waiting.
             if let Ok(answer) = self.store.inspect(&self.name).await {
                 let leases = answer.outcome.holders.iter();
                 let ends = leases.map(|lease| lease.expires_at.remaining(answer.now));

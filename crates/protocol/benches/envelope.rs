@@ -1,6 +1,6 @@
-//! Reading and writing the envelope, side by side with `serde_json::Value`, which knows nothing about it.
+//! Parsing and serialising the envelope, compared with `serde_json::Value`, which does not know its structure.
 //!
-//! What is read is dropped within the time that is taken, since giving memory back is part of its price.
+//! The parsed value is dropped within the measured time, because freeing its memory is part of the cost.
 
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};

@@ -22,7 +22,7 @@ macro_rules! error_codes {
             /// Every code that the protocol defines, in the order of the contract.
             pub const STANDARD: &'static [ErrorCode] = &[$(ErrorCode::$variant,)*];
 
-            /// The code as it stands on the wire.
+            /// The code as it is on the wire.
             pub fn as_str(&self) -> &str {
                 match self {
                     $(Self::$variant => $text,)*
@@ -140,13 +140,13 @@ error_codes! {
     ReplayCancelled = "REPLAY_CANCELLED", 410, final;
 }
 
-/// A well-formed code that the protocol does not define. Made by reading an [`ErrorCode`], so that a standard code
-/// never hides in one.
+/// A well-formed code that the protocol does not define. It is only created by parsing an [`ErrorCode`], so it is never a
+/// standard code.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ApplicationCode(Box<str>);
 
 impl ApplicationCode {
-    /// The code as it stands on the wire.
+    /// The code as it is on the wire.
     pub fn as_str(&self) -> &str {
         &self.0
     }

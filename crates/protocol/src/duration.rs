@@ -115,7 +115,7 @@ impl Duration {
 
     /// The duration in the longest unit that leaves no remainder. Parts of a millisecond are cut off, and zero is 0 milliseconds.
     pub fn from_std(time: time::Duration) -> Self {
-        // Half a billion years of milliseconds do not fit, and there whole seconds are exact enough.
+        // Milliseconds overflow after half a billion years; whole seconds are exact enough there.
         let Ok(millis) = u64::try_from(time.as_millis()) else {
             return Self::new(time.as_secs(), Unit::Second);
         };

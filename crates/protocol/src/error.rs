@@ -14,7 +14,7 @@ pub struct ErrorObject {
     pub code: ErrorCode,
     /// For people.
     pub message: String,
-    /// Where in the request the problem is, if it is in one place.
+    /// Where in the request the problem is, if it has a location.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
     /// More about the problem, for programs.
@@ -33,7 +33,7 @@ impl ErrorObject {
         }
     }
 
-    /// Sets the place in the request.
+    /// Points at a member of the request.
     #[must_use]
     pub fn at(mut self, pointer: Pointer) -> Self {
         self.source = Some(Source::Pointer(pointer));

@@ -62,7 +62,7 @@ macro_rules! name {
                 Ok(Self(text.into()))
             }
 
-            /// The text, as it stands on the wire.
+            /// The text, as it is on the wire.
             pub fn as_str(&self) -> &str {
                 &self.0
             }

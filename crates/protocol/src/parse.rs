@@ -1,6 +1,6 @@
 //! Reading a request, with everything that is wrong with it found together.
 //!
-//! One [scan](crate::scan) finds the members of a request, raw ([`outline`]); what each must be stands in [`envelope`]. Where the
+//! One [scan](crate::scan) finds the members of a request, raw ([`outline`]); [`envelope`] checks what each must be. If the
 //! text is not JSON, `serde_json` says why. Nothing recurses.
 
 mod envelope;
@@ -50,7 +50,7 @@ pub fn is_envelope(body: &[u8]) -> bool {
 fn not_json(text: &str) -> Rejection {
     let error = match serde_json::from_str::<IgnoredAny>(text) {
         Err(error) => syntax::not_json(text, &error),
-        // The two agree on what is JSON; refusing would be the safe mistake.
+        // Never reached, because the two agree on what is JSON; to refuse the request is the safe default.
         Ok(_) => ErrorObject::new(ErrorCode::ParseError, "Invalid JSON"),
     };
     Rejection::new(None, error)

@@ -29,7 +29,7 @@ impl Pointer {
         Self(String::new())
     }
 
-    /// Reads a pointer as it stands on the wire.
+    /// Parses a pointer, as it is on the wire.
     pub fn parse(text: &str) -> Result<Self, InvalidPointer> {
         let starts_well = text.is_empty() || text.starts_with('/');
         let escapes_well = text
@@ -81,7 +81,7 @@ impl Pointer {
         self
     }
 
-    /// The pointer as it stands on the wire.
+    /// The pointer as it is on the wire.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 
 use crate::{ErrorCode, ErrorObject, Errors};
 
-/// The most errors an answer lists: a body full of mistakes must not become an answer many times its size.
+/// The most errors an answer lists: a body full of errors must not cause an answer many times its size.
 pub const MAX_PROBLEMS: usize = 64;
 
 /// The most bytes of a caller's text that a message repeats, for the same reason.
@@ -39,7 +39,7 @@ impl Problems {
         }
     }
 
-    /// Keeps a problem, or only counts it when the list is full: then its message is not made.
+    /// Keeps a problem, or only counts it when the list is full: then its message is not formatted.
     pub fn note(&mut self, problem: impl FnOnce() -> ErrorObject) {
         if self.listed.len() < self.most {
             self.listed.push(problem());
@@ -48,7 +48,7 @@ impl Problems {
         }
     }
 
-    /// Counts problems that are not listed in any case.
+    /// Counts further problems without listing them.
     pub fn note_unlisted(&mut self, count: usize) {
         self.unlisted += count;
     }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_than_64_the_last_says_how_many_are_not_listed() {
+    fn beyond_64_problems_the_last_says_how_many_are_not_listed() {
         let errors = with(100);
         assert_eq!(errors.len(), 64);
         assert_eq!(errors[63].message, "37 more problems are not listed");

@@ -59,13 +59,13 @@ pub(crate) fn is_empty_array(json: &str) -> bool {
     inner.is_some_and(|inner| inner.trim_ascii().is_empty())
 }
 
-/// A JSON object that is kept as its text until someone needs it: arguments, context, options, extension data.
+/// A JSON object that is kept as its text until it is needed: arguments, context, options, extension data.
 ///
 /// Borrows from the body that it was parsed from, so that a large one is not copied.
 #[derive(Clone)]
 pub struct RawObject<'a>(Cow<'a, str>);
 
-/// A JSON value of another kind stood where an object was needed.
+/// A JSON value that is not an object, where one was needed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected an object, found {found}")]
 pub struct NotAnObject {
@@ -73,7 +73,7 @@ pub struct NotAnObject {
 }
 
 impl RawObject<'static> {
-    /// Writes any value that becomes a JSON object; fails for one that becomes something else.
+    /// Serialises a value; fails unless it becomes a JSON object.
     pub fn from_serialize<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
         Self::try_from(to_raw_value(value)?).map_err(serde::ser::Error::custom)
     }
@@ -98,7 +98,7 @@ impl<'a> RawObject<'a> {
 
     /// The members in their order, each left raw.
     pub fn members(&self) -> Members<'_> {
-        Members::of(&self.0)
+        Members::new(&self.0)
     }
 
     /// Reads the object into a type that may borrow from it.
@@ -158,7 +158,7 @@ pub struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    fn of(object: &'a str) -> Self {
+    fn new(object: &'a str) -> Self {
         let mut scanner = Scanner::new(object);
         let object = scanner.enter();
         Self { scanner, object }
@@ -208,7 +208,7 @@ impl<'a> RawJson<'a> {
 
     /// The members, if it is an object.
     pub fn members(self) -> Option<Members<'a>> {
-        (Kind::of(self.0) == Kind::Object).then(|| Members::of(self.0))
+        (Kind::of(self.0) == Kind::Object).then(|| Members::new(self.0))
     }
 }
 
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn space_around_the_object_is_no_part_of_it() {
+    fn space_around_the_object_is_not_part_of_it() {
         let object: RawObject<'static> = serde_json::from_str(" { \"a\" : 1 } ").unwrap();
         assert_eq!(object.get(), "{ \"a\" : 1 }");
     }

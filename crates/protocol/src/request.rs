@@ -67,12 +67,12 @@ impl<'a> Request<'a> {
     /// Parses a request from the body of a message, or says everything that is wrong with it.
     ///
     /// Arguments, context and options stay where they are in `body`. They are known to be JSON objects without
-    /// repeated keys, and nothing else about them is.
+    /// repeated keys; nothing else about them is checked.
     ///
     /// # Errors
     ///
     /// A body that is not JSON has one error, `PARSE_ERROR`, with the byte where it stops being JSON. In one that is,
-    /// all problems are found together, each with its place, 64 at most. The rejection has the
+    /// all problems are found together, each with its pointer, 64 at most. The rejection has the
     /// request's id wherever there is exactly one and it is valid.
     pub fn parse(body: &'a [u8]) -> Result<Self, Rejection> {
         crate::parse::request(body)

@@ -18,11 +18,11 @@ type Scanned<T> = Result<T, NotJson>;
 pub(crate) struct Scanner<'a> {
     text: &'a str,
     position: usize,
-    /// Which of the levels that are open inside of a value are objects: one byte each, because a hostile text has a million.
+    /// Whether each level that is open within the value is an object. One byte each: a hostile text has a million levels.
     levels: SmallVec<[bool; 16]>,
-    /// Where the keys of each of the outer levels begin.
+    /// The index of the first key of each outer level.
     first_keys: SmallVec<[usize; 16]>,
-    /// The keys of the outer objects that are open, those of the innermost last.
+    /// The keys of the open outer levels, those of the innermost last.
     keys: SmallVec<[&'a str; 8]>,
     has_unusual_keys: bool,
 }
@@ -51,8 +51,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Whether an object inside of a value that was scanned may have a key twice, or one that means something else to another
-    /// reader.
+    /// Whether an object within a scanned value may have a repeated key, or one that another parser may read differently.
     pub(crate) fn has_unusual_keys(&self) -> bool {
         self.has_unusual_keys
     }
@@ -92,7 +91,7 @@ impl<'a> Scanner<'a> {
         Ok(Some(key))
     }
 
-    /// Whether an object or array that was entered goes on. Behind its end if not.
+    /// Whether an object or array that was entered has another element. If not, its end is skipped.
     pub(crate) fn has_next(&mut self, open: &mut Open) -> Scanned<bool> {
         let end = if open.is_object { b'}' } else { b']' };
         let is_first = std::mem::take(&mut open.is_first);
@@ -102,7 +101,7 @@ impl<'a> Scanner<'a> {
         }
         if !is_first {
             self.expect(b',')?;
-            // Another value has to follow, which is not the end.
+            // Another element has to follow: after a comma, the end is not JSON.
             self.peek();
         }
         Ok(true)
@@ -284,13 +283,13 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// How many bytes stand before the first quote, backslash or control character.
+/// How many bytes precede the first quote, backslash or control character.
 fn plain_prefix(bytes: &[u8]) -> usize {
     const EACH: u64 = u64::from_ne_bytes([1; 8]);
     let (words, _) = bytes.as_chunks::<8>();
     for (index, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        // The highest bit of each byte that is zero. Of the bytes above it some may be wrong, which are not looked at.
+        // Sets the highest bit of each byte that is zero. Bytes above the first of them may be wrong, and are ignored.
         let zeros = |word: u64| word.wrapping_sub(EACH) & !word;
         let control = word.wrapping_sub(EACH * 0x20) & !word;
         let quote = zeros(word ^ (EACH * u64::from(b'"')));

@@ -40,7 +40,7 @@ pub enum InvalidVersion {
 impl Version {
     const MAX_BYTES: usize = 255;
 
-    /// The stable version of these numbers.
+    /// The release with these numbers.
     pub const fn new(major: u64, minor: u64, patch: u64) -> Self {
         Self(semver::Version::new(major, minor, patch))
     }
@@ -103,7 +103,7 @@ impl<'de> Deserialize<'de> for Version {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Unsupported protocol version: {requested}")]
 pub struct UnsupportedVersion {
-    /// The version that was asked for.
+    /// The version in the request.
     pub requested: Version,
 }
 
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_of_the_version_is_that_of_its_number() {
+    fn the_text_of_the_protocol_version_matches_its_number() {
         assert_eq!(PROTOCOL_VERSION.to_string(), PROTOCOL_VERSION_TEXT);
     }
 
@@ -185,17 +185,17 @@ mod tests {
     }
 
     #[test]
-    fn any_version_of_the_supported_major_is_answered_in_ours() {
-        for spoken in ["0.0.1", "0.1.0", "0.99.3-beta"] {
+    fn any_version_of_the_supported_major_is_accepted() {
+        for requested in ["0.0.1", "0.1.0", "0.99.3-beta"] {
             assert_eq!(
-                negotiate(&Version::parse(spoken).unwrap()).unwrap(),
+                negotiate(&Version::parse(requested).unwrap()).unwrap(),
                 &PROTOCOL_VERSION
             );
         }
     }
 
     #[test]
-    fn an_unsupported_major_names_what_was_asked_and_what_is_there() {
+    fn an_unsupported_major_names_the_requested_and_the_supported_versions() {
         let error = ErrorObject::from(negotiate(&Version::new(99, 0, 0)).unwrap_err());
         assert_eq!(
             serde_json::to_value(error).unwrap(),

@@ -1,7 +1,7 @@
 //! Writes JSON straight into the text that is sent.
 //!
-//! An answer is mostly names that are known when this is compiled. Written as they are, they need no search for characters to
-//! escape, which is what writing by `serde_json` spends its time on.
+//! Most of an answer is member names that are known at compile time. They are written verbatim, without the search for characters to
+//! escape on which `serde_json` spends most of its time.
 
 use std::fmt::{Display, Write};
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::RawObject;
 
-/// Writes a JSON object member by member. Names are written as they are, so they must need no escaping, and no two may be equal.
+/// Writes a JSON object member by member. Names are written verbatim, so they must need no escaping, and no two may be equal.
 ///
 /// ```
 /// use forrst_protocol::ObjectWriter;
@@ -26,7 +26,7 @@ pub struct ObjectWriter {
 }
 
 impl ObjectWriter {
-    /// An object of about so many bytes.
+    /// An empty object, with room for about this many bytes.
     pub fn with_capacity(bytes: usize) -> Self {
         let mut text = String::with_capacity(bytes);
         text.push('{');
@@ -103,14 +103,14 @@ fn is_special(byte: u8) -> bool {
     byte < b' ' || byte == b'"' || byte == b'\\'
 }
 
-/// Appends a value whose type has nothing in it that JSON has not.
+/// Appends a value of a type that always serialises to JSON.
 pub(crate) fn push_json(text: &mut String, value: &impl Serialize) {
     text.push_str(&serde_json::to_string(value).expect("its type can always be written as JSON"));
 }
 
 /// Appends a JSON string.
 pub(crate) fn push_string(text: &mut String, value: &str) {
-    // Without a way out of the loop, so that the compiler makes vector instructions of it.
+    // The loop has no early exit, so that the compiler vectorises it.
     if value
         .bytes()
         .fold(false, |any, byte| any | is_special(byte))

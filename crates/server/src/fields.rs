@@ -69,10 +69,10 @@ const MAX_STRUCTURE: usize = 64 * 1024;
 
 impl<'a> Fields<'a> {
     pub(crate) fn read(object: Option<&'a RawObject<'_>>, at: Pointer) -> Self {
-        Self::of(object.map_or("{}", RawObject::get), at)
+        Self::from_text(object.map_or("{}", RawObject::get), at)
     }
 
-    fn of(text: &'a str, at: Pointer) -> Self {
+    fn from_text(text: &'a str, at: Pointer) -> Self {
         let mut fields = Self {
             at,
             text,
@@ -292,7 +292,7 @@ impl<'a> Fields<'a> {
         raw: &'b RawValue,
         read: impl FnOnce(&mut Fields<'b>) -> Option<T>,
     ) -> Option<T> {
-        let mut inner = Fields::of(raw.get(), at);
+        let mut inner = Fields::from_text(raw.get(), at);
         let value = read(&mut inner);
         inner.refuse_the_rest();
         let problems = inner.problems.into_errors();

@@ -53,9 +53,9 @@ impl Function {
         Fut: Future<Output = Result<R, FunctionError>> + Send + 'static,
     {
         let arguments = schema_of::<A>();
-        let explain = arguments::Explain::new(arguments.clone());
+        let explainer = arguments::Explainer::new(arguments.clone());
         let prepare: Prepare = Box::new(move |raw| {
-            let arguments: A = arguments::read(raw, &explain)?;
+            let arguments: A = arguments::read(raw, &explainer)?;
             let handler = handler.clone();
             let call: PreparedCall = Box::new(move |served| {
                 Box::pin(async move {

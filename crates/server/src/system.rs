@@ -249,7 +249,7 @@ fn arguments_of<'a>(raw: &'a RawObject<'_>) -> Fields<'a> {
 
 /// A call that changes something. It runs to completion even if the client disconnects, so that what it did is counted and
 /// audited.
-fn act<F, Fut>(run: F) -> PreparedCall
+fn mutating_call<F, Fut>(run: F) -> PreparedCall
 where
     F: FnOnce(ServedCall) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Value, ErrorObject>> + Send + 'static,

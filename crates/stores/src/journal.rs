@@ -2,7 +2,7 @@
 //!
 //! The [model](forrst_lock::model) runs in memory, on one thread, ahead of a [`Journal`]. All commands that arrived during the last
 //! commit are one batch: they are applied together and written in one transaction; then callers are answered and waiters woken.
-//! So many callers share one commit, and nobody is notified of a change that a crash could take back (ADR 10).
+//! So many callers share one commit, and no node is notified of a change that a crash could undo (ADR 10).
 //!
 //! - [`Engine`] runs on the thread: it applies, commits, answers and wakes.
 //! - [`Calls`] is the side of the callers: a bounded queue, and a timeout for each call.

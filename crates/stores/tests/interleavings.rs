@@ -131,7 +131,7 @@ impl Fixture {
         for index in self.indexes(&lease) {
             let fence = lease.fence.number();
             let last = self.last_fence[index].fetch_max(fence, Ordering::SeqCst);
-            // With a lease that has run out meanwhile, a later one may have been quicker.
+            // If this lease has expired meanwhile, a later one may have been recorded first.
             assert!(last < fence || ttl == SHORT, "fences go back");
         }
         lease
@@ -223,7 +223,7 @@ fn crash_with_both(fixture: &Fixture, ticket: Ticket) {
     fixture.wait_for(Want::Both, ticket, SHORT);
 }
 
-/// Ends what has run out, as a server does, until no client waits for it.
+/// Ends expired leases, as a server does, until no client waits for it.
 fn sweep(fixture: &Fixture, _: Ticket) {
     while fixture.running.load(Ordering::SeqCst) > 1 || !fixture.is_free() {
         block_on(fixture.store.sweep(10)).unwrap();
@@ -270,7 +270,7 @@ fn a_client_that_disconnects_blocks_no_other() {
 }
 
 #[test]
-fn nothing_is_left_when_several_disconnect() {
+fn no_lease_or_claim_is_left_when_several_clients_disconnect() {
     in_many_schedules(&[disconnect_from_first, first, disconnect_from_first, first]);
 }
 
@@ -285,11 +285,11 @@ fn a_set_whose_client_disconnects_blocks_no_other() {
 }
 
 #[test]
-fn a_lease_that_runs_out_is_granted_to_the_next() {
+fn a_lock_whose_lease_expires_is_granted_to_the_next_client() {
     in_many_schedules(&[crash_with_first, first, crash_with_first, sweep]);
 }
 
 #[test]
-fn a_set_that_runs_out_frees_all_its_keys_in_every_shard() {
+fn a_set_that_expires_frees_all_its_keys_in_every_shard() {
     in_many_schedules(&[crash_with_both, first, second, settle_second, sweep]);
 }

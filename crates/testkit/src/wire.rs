@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::http::request;
 
-/// A lock of the function `demo.echo`, or of all of them.
+/// A lock of the function `demo.echo`, or of all functions.
 #[derive(Debug, Clone)]
 pub struct Lock {
     /// The key in requests of clients.
@@ -120,7 +120,7 @@ fn milliseconds(duration: Duration) -> Value {
 /// The answer of a server.
 #[derive(Debug)]
 pub struct Answer {
-    /// The status code of HTTP.
+    /// The HTTP status code.
     pub status: u16,
     /// The whole response.
     pub body: Value,

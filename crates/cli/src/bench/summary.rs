@@ -62,7 +62,7 @@ pub(super) struct Violations {
 }
 
 impl Summary {
-    pub(super) fn of(
+    pub(super) fn new(
         arguments: &BenchArguments,
         elapsed: Duration,
         tally: &Tally,
@@ -81,10 +81,10 @@ impl Summary {
             lost: tally.lost,
             errors: tally.errors.clone(),
             latency_us: Latencies {
-                acquire: Percentiles::of(&tally.acquire),
-                waiting: Percentiles::of(&tally.waiting),
-                service: Percentiles::of(&tally.service),
-                release: Percentiles::of(&tally.release),
+                acquire: Percentiles::from_histogram(&tally.acquire),
+                waiting: Percentiles::from_histogram(&tally.waiting),
+                service: Percentiles::from_histogram(&tally.service),
+                release: Percentiles::from_histogram(&tally.release),
             },
             violations: Violations {
                 count: checker.violation_count(),
@@ -158,7 +158,7 @@ impl Summary {
 }
 
 impl Percentiles {
-    fn of(histogram: &Histogram<u64>) -> Self {
+    fn from_histogram(histogram: &Histogram<u64>) -> Self {
         Self {
             count: histogram.len(),
             p50: histogram.value_at_quantile(0.5),

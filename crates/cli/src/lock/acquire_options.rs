@@ -13,7 +13,7 @@ use crate::time;
 /// The options that `forrst run` and `forrst lock acquire` share.
 #[derive(Args)]
 pub(crate) struct AcquireOptions {
-    /// Share the lock with others that take it with --shared, but not with those that do not
+    /// Take a shared lock: others that use --shared can hold it at the same time
     #[arg(long, conflicts_with = "limit")]
     shared: bool,
 
@@ -21,7 +21,7 @@ pub(crate) struct AcquireOptions {
     #[arg(long, value_name = "COUNT")]
     limit: Option<u32>,
 
-    /// What it is held for, shown to people who inspect it; not a place for secrets
+    /// What the lock is held for, shown to people who inspect it; must not contain secrets
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 

@@ -1,4 +1,4 @@
-//! `forrst lock list`: the held locks, once or again and again.
+//! `forrst lock list`: the held locks, once or repeatedly.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What makes the command a job of the shell as if there were no `forrst run` in between: signals are forwarded to it, the
-//! terminal is lent to it, and this process ends by the signal that ended it.
+//! Job control: the command behaves in a shell as if it ran without `forrst run`. Signals are forwarded to it, the terminal is
+//! lent to it, and this process ends by the signal that ended it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
@@ -56,7 +56,7 @@ impl IncomingSignals {
     }
 
     /// The next signal that asks a process to end. For use while there is no command to forward the others to.
-    pub(super) async fn next_to_end(&mut self) -> Signal {
+    pub(super) async fn next_termination(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
             if matches!(
@@ -121,7 +121,7 @@ impl Terminal {
         self.exists() && io::stdin().is_terminal() && io::stdout().is_terminal()
     }
 
-    /// Makes a group the foreground group, unless this process is in the background itself. Whether that was done.
+    /// Makes a group the foreground group, unless this process is in the background itself. Returns whether that was done.
     pub(super) fn lend(&mut self, group: ProcessGroup) -> bool {
         let Some(device) = &self.device else {
             return false;

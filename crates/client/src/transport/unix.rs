@@ -33,7 +33,7 @@ impl Wire for UnixSocket {
     type Reader = FrameReader<OwnedReadHalf>;
     type Writer = FrameWriter<OwnedWriteHalf>;
 
-    /// The kernel reports when the server has gone.
+    /// The kernel reports when the server has disconnected.
     const PINGS: bool = false;
 
     async fn open(&self) -> Result<(Self::Reader, Self::Writer), Error> {

@@ -100,7 +100,7 @@ async fn a_lease_counts_from_the_first_try_even_if_a_later_one_was_refused() {
 }
 
 #[tokio::test]
-async fn an_acquisition_that_fails_releases_what_an_earlier_try_may_have_got() {
+async fn an_acquisition_that_fails_releases_what_an_earlier_try_may_have_been_granted() {
     let (host, proxy) = host_behind_proxy().await;
     let slow = Retry::default().first_pause(ms(3_000)).attempts(2);
     let client = proxy.http().build().unwrap();
@@ -126,7 +126,7 @@ async fn an_acquisition_without_any_answer_leaves_no_lock_behind() {
 
 /// An owner that was chosen by the caller may hold the lock by another attempt.
 #[tokio::test]
-async fn a_withdrawal_leaves_another_lease_of_the_same_owner() {
+async fn a_withdrawal_does_not_end_another_lease_of_the_same_owner() {
     let (host, proxy) = host_behind_proxy().await;
     let held = soon(host.http().lock("k").owner("me").hold())
         .await

@@ -60,7 +60,7 @@ pub async fn a_guarded_counter_loses_no_update(store: Arc<dyn LockStore>) {
 /// Calls are dropped in the queue, at the moment of the grant, or while they hold the lock.
 pub async fn dropped_calls_leave_no_lease_and_no_waiter(store: Arc<dyn LockStore>) {
     let service = LockService::new(store.clone(), Config::default());
-    let name = fresh_name("come and go");
+    let name = fresh_name("dropped calls");
     let is_inside = Arc::new(AtomicBool::new(false));
     let mut set = JoinSet::new();
     for index in 0..24_u64 {

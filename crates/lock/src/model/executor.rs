@@ -14,9 +14,9 @@ pub(super) struct Executor<'a, 'e, K> {
     pub(super) keys: &'a mut K,
     pub(super) env: &'a mut Env<'e>,
     transitions: &'a mut Vec<Transition>,
-    /// Other keys than those of the command at which a claim may be grantable now.
+    /// Keys, other than those of the command, where a claim may be grantable now.
     unsettled: Vec<LockName>,
-    /// Other keys than those of the command that were settled; only recorded to check the invariants.
+    /// Keys, other than those of the command, that were settled; only recorded to check the invariants.
     touched: Vec<LockName>,
 }
 
@@ -374,15 +374,16 @@ impl<'a, 'e, K: Keys> Executor<'a, 'e, K> {
 
     fn force_release(&mut self, name: &LockName, fences: &[Fence]) -> Result<Vec<Lease>, NotHeld> {
         let key = self.key(name);
-        let is_meant = |holder: &&Holder| fences.is_empty() || fences.contains(&holder.lease.fence);
-        let meant = key.holders().filter(is_meant);
-        let meant: Vec<Fence> = meant.map(|holder| holder.lease.fence).collect();
-        match meant.is_empty() {
+        let is_selected =
+            |holder: &&Holder| fences.is_empty() || fences.contains(&holder.lease.fence);
+        let selected = key.holders().filter(is_selected);
+        let selected: Vec<Fence> = selected.map(|holder| holder.lease.fence).collect();
+        match selected.is_empty() {
             true if key.holder_count() > 0 => Err(NotHeld::OwnedByAnother),
             true => Err(NotHeld::NotFound),
             false => {
-                let meant = meant.into_iter();
-                let ended = meant.filter_map(|fence| self.end(name, fence, End::Forced));
+                let selected = selected.into_iter();
+                let ended = selected.filter_map(|fence| self.end(name, fence, End::Forced));
                 Ok(ended.collect())
             }
         }

@@ -1,6 +1,6 @@
 //! How much of a key a claim takes.
 //!
-//! Exclusive, shared and limited locks are one arithmetic: a lease takes some units of a capacity. So the rest of the model
+//! Exclusive, shared and limited locks share one arithmetic: a lease takes some units of a capacity. So the rest of the model
 //! does not distinguish kinds.
 
 use std::fmt;

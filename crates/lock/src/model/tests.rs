@@ -34,6 +34,7 @@ fn limit(limit: u32) -> Share {
 struct Keyspace {
     keys: Table,
     last_fence: u64,
+    /// How many fences can be minted; no limit if `None`.
     fences: Option<u64>,
     now: u64,
     node: Option<NodeId>,

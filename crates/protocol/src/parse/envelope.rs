@@ -16,10 +16,10 @@ use crate::{
     Rejection, Request, RequestId, Urn, Version, negotiate,
 };
 
-/// Makes a request of its parts. A part that is not what it has to be is noted as a problem.
+/// Builds a request from its parts. A part that is not what it has to be is noted as a problem.
 pub(super) struct Reader<'a> {
     pub(super) problems: Problems,
-    /// `None` where the text is nested too deep, since the search takes memory for every level.
+    /// `None` if the text is nested too deep, because the search takes memory for every level.
     repeated_keys: Option<RepeatedKeys<'a>>,
     /// Whether what was scanned so far makes the search necessary.
     pub(super) has_unusual_keys: bool,
@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
     ) -> Option<T> {
         match member {
             Member::Present(Part::Open(parts)) => Some(parts),
-            Member::Present(Part::OfOtherKind(raw)) => {
+            Member::Present(Part::OtherType(raw)) => {
                 self.note_other_kind(kind, raw, path);
                 None
             }
@@ -247,7 +247,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whatever is absent was noted, so this is never reached. If it were, to refuse the request is safe.
+/// Every missing part was noted, so this is never reached; to refuse the request is the safe default.
 fn incomplete() -> Errors {
     ErrorObject::new(ErrorCode::InvalidRequest, "The request is incomplete").into()
 }

@@ -1,5 +1,5 @@
-//! Finds the members of an object by their names, and leaves them raw. A name that is repeated is a problem: which of the two is
-//! meant is not known.
+//! Finds the members of an object by their names, and leaves them raw. A repeated name is a problem, because it is unclear
+//! which of the two is meant.
 
 use super::path::Path;
 use crate::problems::Problems;

@@ -1,6 +1,6 @@
 //! Where the parts of a request are.
 //!
-//! One scan finds the members that a request can have, whatever they are. What each must be is checked afterwards.
+//! One scan finds the members that a request can have, whatever their types. The types are checked afterwards.
 
 use super::envelope::Reader;
 use super::members::{Member, Raw, name_in, named};
@@ -20,10 +20,10 @@ pub(super) struct Outline<'a> {
     pub(super) extensions: Member<Part<'a, Vec<ExtensionRequest<'a>>>>,
 }
 
-/// A member that has parts of its own, unless it is of another kind than it must be.
+/// A member that has parts of its own, or its text if it has another type than it must have.
 pub(super) enum Part<'a, T> {
     Open(T),
-    OfOtherKind(&'a str),
+    OtherType(&'a str),
 }
 
 impl<'a> Outline<'a> {
@@ -93,7 +93,7 @@ fn object<'a, const N: usize>(
 ) -> Result<Part<'a, [Raw<'a>; N]>, NotJson> {
     Ok(match scanner.peek() {
         Some(b'{') => Part::Open(named(scanner, &names, path, &mut reader.problems)?),
-        _ => Part::OfOtherKind(scanner.value()?),
+        _ => Part::OtherType(scanner.value()?),
     })
 }
 
@@ -103,7 +103,7 @@ fn extensions<'a>(
     reader: &mut Reader<'a>,
 ) -> Result<Part<'a, Vec<ExtensionRequest<'a>>>, NotJson> {
     if scanner.peek() != Some(b'[') {
-        return Ok(Part::OfOtherKind(scanner.value()?));
+        return Ok(Part::OtherType(scanner.value()?));
     }
     let mut array = scanner.enter();
     let mut extensions = Vec::new();
@@ -114,7 +114,7 @@ fn extensions<'a>(
         reader.has_unusual_keys = scanner.has_unusual_keys();
         match extension {
             Part::Open(members) => extensions.extend(reader.extension(members, path)),
-            Part::OfOtherKind(raw) => reader.note_other_kind(Kind::Object, raw, path),
+            Part::OtherType(raw) => reader.note_other_kind(Kind::Object, raw, path),
         }
         index += 1;
     }

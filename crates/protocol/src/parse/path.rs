@@ -5,7 +5,7 @@ use std::fmt;
 use crate::problems::Problems;
 use crate::{ErrorCode, ErrorObject, Pointer};
 
-/// A place in the request, linked to the one that contains it.
+/// A location in the request, linked to the one that contains it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Path<'p> {
     Root,

@@ -1,6 +1,6 @@
-//! Finds keys that mean something else to another reader.
+//! Finds keys that another JSON parser may read differently.
 //!
-//! `{"amount": 1, "amount": 100}` is JSON, and what it means depends on the reader: a proxy may check the first amount, and
+//! `{"amount": 1, "amount": 100}` is JSON, and what it means depends on the parser: a proxy may check the first amount, and
 //! the function charge the second. The same goes for keys that are not Unicode, and for the one that [`serde_json`] reserves.
 
 use std::borrow::Cow;
@@ -12,8 +12,8 @@ use crate::problems::{Excerpt, Problems};
 use crate::scan::{NotJson, Open, Scanner, unescape};
 use crate::{ErrorCode, ErrorObject, Pointer};
 
-/// `serde_json` replaces an object that begins with this key by the JSON text behind it, so a function would be given something
-/// else than was checked.
+/// `serde_json` replaces an object that begins with this key by the JSON text behind it, so a function would receive
+/// something else than was checked.
 const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
 /// The search, which reuses its memory from one object to the next.
@@ -143,7 +143,7 @@ impl<'a> Walk<'a, '_> {
         });
     }
 
-    /// Some readers replace what is broken in a key, so that different keys become equal; some fail; some keep them apart.
+    /// Some parsers replace the invalid part of such a key, so that different keys become equal; some fail; some keep them apart.
     fn note_key_that_is_not_unicode(&mut self) {
         let around = self
             .levels
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn each_repeated_key_is_noted_once_with_its_place() {
+    fn each_repeated_key_is_noted_once_with_its_pointer() {
         assert_eq!(pointers(r#"{"a": 1, "a": 2, "a": 3}"#), ["/a"]);
         assert_eq!(pointers(r#"{"": 1, "": 2}"#), ["/"]);
         assert_eq!(
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_makes_a_reader_parse_its_value_is_noted() {
+    fn a_key_that_makes_a_parser_replace_its_object_is_noted() {
         for key in [RAW_VALUE, r"\u0024serde_json::private::RawValue"] {
             let object = format!(r#"{{"a": [{{"{key}": "{{\"x\": 1, \"x\": 2}}"}}]}}"#);
             assert_eq!(pointers(&object), [format!("/a/0/{RAW_VALUE}")]);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_that_would_be_too_long_ends_at_the_last_place_that_fits() {
+    fn a_pointer_that_would_be_too_long_ends_at_the_last_key_that_fits() {
         let long = "k".repeat(300);
         let object = format!(r#"{{"{long}": {{"{long}": {{"a": 1, "a": 2}}}}}}"#);
         assert_eq!(pointers(&object), [format!("/{long}")]);

@@ -3,7 +3,7 @@
 
 /// The position of the first bracket that opens deeper than `limit`.
 pub(super) fn first_bracket_deeper_than(limit: usize, text: &str) -> Option<usize> {
-    // Too few brackets cannot nest too deep, which nearly always spares the walk.
+    // Few brackets cannot nest too deep: this nearly always saves the full scan.
     if count_of_opening_brackets(text.as_bytes()) <= limit {
         return None;
     }
@@ -24,7 +24,7 @@ pub(super) fn first_bracket_deeper_than(limit: usize, text: &str) -> Option<usiz
     None
 }
 
-/// In runs that are counted in one byte, so that the compiler vectorises it.
+/// Counts in runs that fit into one byte, so that the compiler vectorises it.
 fn count_of_opening_brackets(bytes: &[u8]) -> usize {
     let count = |run: &[u8]| -> u8 { run.iter().map(|byte| u8::from(byte | 0x20 == b'{')).sum() };
     bytes.chunks(255).map(|run| usize::from(count(run))).sum()
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn any_text_at_all_comes_to_an_end() {
+    fn any_text_is_scanned_to_its_end() {
         for text in ["\"", "\"\\", "]]]][[[[[", "}}\"é", "\\"] {
             first_bracket_deeper_than(0, text);
         }

@@ -1,4 +1,4 @@
-//! Reading a response of a server that may be any server: what is not a legal response is an error that says why.
+//! Parses responses. They may come from any server, so an illegal response is an error that says what is wrong with it.
 
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde_json::value::RawValue;
@@ -15,7 +15,7 @@ pub enum InvalidResponse {
     /// It is not JSON, or a part of it has the wrong form.
     #[error("the response cannot be read: {0}")]
     Unreadable(#[from] serde_json::Error),
-    /// It is a message of another protocol.
+    /// Its `protocol.name` is that of another protocol.
     #[error("`protocol.name` must be \"forrst\", found {0:?}")]
     OtherProtocol(String),
     /// Its version of the protocol is not supported.

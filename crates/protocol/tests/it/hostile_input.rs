@@ -1,13 +1,13 @@
-//! Bodies that are made to cost more time or memory than their size.
+//! Bodies that are built to cost far more time or memory than their size.
 
 use std::time::Duration;
 
 use forrst_protocol::{DEFAULT_MAX_BODY_BYTES, Rejection, Request, Response};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Of this thread's own CPU time, which no other program delays. Generous for an unoptimised build on a slow machine, and far below
-/// what anything quadratic takes.
-const SOON: Duration = Duration::from_secs(10);
+/// A limit on the CPU time of this thread, which does not depend on other programs. Generous for an unoptimised build on a slow machine,
+/// and far below what anything quadratic takes.
+const CPU_LIMIT: Duration = Duration::from_secs(10);
 
 fn request(arguments: &str, extensions: &str) -> String {
     format!(
@@ -16,17 +16,17 @@ fn request(arguments: &str, extensions: &str) -> String {
     )
 }
 
-fn parse_soon(body: &str) -> Result<Request<'_>, Rejection> {
+fn parse_within_limit(body: &str) -> Result<Request<'_>, Rejection> {
     let spent = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
     let start = spent();
     let parsed = Request::parse(body.as_bytes());
     let took = spent() - start;
-    assert!(took < SOON, "took {took:?}");
+    assert!(took < CPU_LIMIT, "took {took:?}");
     parsed
 }
 
 fn refused(body: &str) -> (Rejection, usize) {
-    let rejection = parse_soon(body).expect_err("a bad request");
+    let rejection = parse_within_limit(body).expect_err("a bad request");
     let answer = serde_json::to_vec(&Response::from(rejection.clone())).unwrap();
     (rejection, answer.len())
 }
@@ -38,7 +38,7 @@ fn joined(count: usize, item: impl Fn(usize) -> String) -> String {
 #[test]
 fn an_object_of_100_000_keys_is_read_in_less_than_quadratic_time() {
     let members = joined(100_000, |index| format!(r#""k{index}":1"#));
-    assert!(parse_soon(&request(&format!("{{{members}}}"), "[]")).is_ok());
+    assert!(parse_within_limit(&request(&format!("{{{members}}}"), "[]")).is_ok());
 
     let (rejection, _) = refused(&request(&format!(r#"{{{members},"k77777":2}}"#), "[]"));
     let error = &rejection.errors().as_slice()[0];
@@ -125,13 +125,13 @@ fn a_mebibyte_of_brackets_does_not_overflow_the_stack() {
 #[test]
 fn a_mebibyte_of_escapes_is_read_in_linear_time() {
     let escapes = "\\u0061".repeat(DEFAULT_MAX_BODY_BYTES / 6);
-    assert!(parse_soon(&request(&format!(r#"{{"{escapes}":"{escapes}"}}"#), "[]")).is_ok());
+    assert!(parse_within_limit(&request(&format!(r#"{{"{escapes}":"{escapes}"}}"#), "[]")).is_ok());
     let backslashes = "\\\\".repeat(DEFAULT_MAX_BODY_BYTES / 2);
     refused(&format!("{{\"{backslashes}\\q\":1}}"));
 }
 
 #[test]
-fn a_mebibyte_of_lines_before_the_mistake_is_read_in_linear_time() {
+fn a_mebibyte_of_lines_before_a_syntax_error_is_read_in_linear_time() {
     let (rejection, _) = refused(&format!("{}x", "\n".repeat(DEFAULT_MAX_BODY_BYTES)));
     let source = serde_json::to_string(&rejection.errors().as_slice()[0].source).unwrap();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What is written and read again means the same, and nothing that is read can make the reader panic.
+//! Serialising and parsing a message keeps its meaning, and no input makes a parser panic.
 
 use forrst_protocol::{
     Duration, ErrorObject, Errors, ExtensionRequest, FunctionName, Pointer, RawObject, Request,

@@ -1,5 +1,5 @@
-//! Keeps `schemas/` true: every schema is one, every example does what its place says, and the types of this crate
-//! read and write what the schemas describe.
+//! Checks `schemas/`: every schema is valid, every example is accepted or refused as its folder says, and the types of this
+//! crate read and write what the schemas describe.
 //!
 //! `schemas/examples/<schema>/` holds JSON that the schema accepts, `schemas/examples/invalid/<schema>/` JSON that it
 //! refuses, for the reason in the file's name.
@@ -69,8 +69,8 @@ impl Schemas {
         }
     }
 
-    /// What the schema has against the value, one line each.
-    fn complaints(&self, schema: &str, value: &Value) -> Vec<String> {
+    /// Why the schema refuses the value, one line for each error.
+    fn errors(&self, schema: &str, value: &Value) -> Vec<String> {
         self.validators[schema]
             .iter_errors(value)
             .map(|error| format!("at '{}': {error}", error.instance_path()))
@@ -79,7 +79,7 @@ impl Schemas {
 
     #[track_caller]
     fn assert_accepts(&self, schema: &str, value: &Value) {
-        let complaints = self.complaints(schema, value);
+        let complaints = self.errors(schema, value);
         assert!(
             complaints.is_empty(),
             "{schema} refuses {value}: {complaints:#?}"
@@ -199,7 +199,7 @@ fn every_schema_satisfies_the_2020_12_metaschema() {
 }
 
 #[test]
-fn every_schema_is_known_by_its_place_and_says_what_it_is_for() {
+fn every_schema_has_the_id_of_its_path_a_title_and_a_description() {
     for (name, schema) in &SCHEMAS.documents {
         assert_eq!(schema["$id"], id_of(name), "{name}");
         for text in ["title", "description"] {
@@ -245,7 +245,7 @@ fn every_schema_has_good_and_bad_examples() {
 fn good_examples_are_accepted() {
     let mut failures = Vec::new();
     for example in good_examples() {
-        for complaint in SCHEMAS.complaints(&example.schema, &read(&example.path)) {
+        for complaint in SCHEMAS.errors(&example.schema, &read(&example.path)) {
             failures.push(format!("{}: {complaint}", example.path.display()));
         }
     }
@@ -258,7 +258,7 @@ fn bad_examples_are_refused() {
         .into_iter()
         .filter(|example| {
             SCHEMAS
-                .complaints(&example.schema, &read(&example.path))
+                .errors(&example.schema, &read(&example.path))
                 .is_empty()
         })
         .map(|example| example.path.display().to_string())
@@ -431,18 +431,18 @@ fn durations_are_what_the_schema_says() {
 }
 
 #[test]
-fn types_and_schemas_draw_the_same_line() {
-    same_line::<RequestId>("types/request-id");
-    same_line::<FunctionName>("types/function-name");
-    same_line::<Urn>("types/extension-urn");
-    same_line::<Version>("types/version");
-    same_line::<ErrorCode>("types/error-code");
-    same_line::<Pointer>("types/json-pointer");
-    same_line::<Duration>("types/measured-duration");
+fn types_and_schemas_accept_the_same_values() {
+    accepts_the_same::<RequestId>("types/request-id");
+    accepts_the_same::<FunctionName>("types/function-name");
+    accepts_the_same::<Urn>("types/extension-urn");
+    accepts_the_same::<Version>("types/version");
+    accepts_the_same::<ErrorCode>("types/error-code");
+    accepts_the_same::<Pointer>("types/json-pointer");
+    accepts_the_same::<Duration>("types/measured-duration");
 }
 
 /// The type reads every good example of the schema, and no bad one.
-fn same_line<T: DeserializeOwned>(schema: &str) {
+fn accepts_the_same<T: DeserializeOwned>(schema: &str) {
     for example in of_schema(good_examples(), schema) {
         let read = serde_json::from_slice::<T>(&example.text());
         assert!(

@@ -19,12 +19,12 @@ use crate::error::arguments_pointer;
 const MAX_EXPLAINED: usize = 64 * 1024;
 
 /// Finds all problems of arguments by their schema; serde stops at the first.
-pub(crate) struct Explain {
+pub(crate) struct Explainer {
     schema: Schema,
     validator: OnceLock<Option<Validator>>,
 }
 
-impl Explain {
+impl Explainer {
     pub(crate) fn new(schema: Schema) -> Self {
         Self {
             schema,
@@ -53,13 +53,13 @@ impl Explain {
 
 pub(crate) fn read<T: DeserializeOwned>(
     raw: &RawObject<'_>,
-    explain: &Explain,
+    explainer: &Explainer,
 ) -> Result<T, Errors> {
     // Tracking the path costs more than reading invalid arguments a second time to find it.
     serde_json::from_str(raw.get())
         .or_else(|_| read_json(raw, arguments_pointer()))
         .map_err(|first| {
-            let problems = explain.problems(raw);
+            let problems = explainer.problems(raw);
             Errors::try_from(problems).unwrap_or_else(|_| first.into())
         })
 }
@@ -83,7 +83,7 @@ pub(crate) fn read_json_text<T: DeserializeOwned>(
 
 /// The errors for one problem that the validator found: one for each member that it is about.
 fn explain(error: &jsonschema::ValidationError<'_>) -> Vec<ErrorObject> {
-    let at = below(arguments_pointer(), error.instance_path().as_str());
+    let at = join(arguments_pointer(), error.instance_path().as_str());
     match error.kind() {
         ValidationErrorKind::Required { property } => {
             let name = property.as_str().unwrap_or_default();
@@ -118,15 +118,14 @@ fn first_problem(
             Segment::Unknown => Ok(at),
         });
     let (Ok(at) | Err(at)) = longer;
-    // The position is that within the arguments, not within the body, so it is cut off. The errors of serde_json have no message
-    // without it.
+    // The position counts within the arguments, not within the body, so it is cut off. serde_json has no message without it.
     let message = error.inner().to_string();
     let end = message.rfind(" at line ").unwrap_or(message.len());
     problem(at, &message[..end])
 }
 
 /// Appends the pointer that the validator gives, as far as the result stays within the limit on pointers.
-fn below(start: Pointer, relative: &str) -> Pointer {
+fn join(start: Pointer, relative: &str) -> Pointer {
     let mut names = relative.split('/').skip(1);
     let longer = names.try_fold(start, |at, name| {
         let name = name.replace("~1", "/").replace("~0", "~");

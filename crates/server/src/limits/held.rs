@@ -45,7 +45,7 @@ impl CallerTallies {
         }
     }
 
-    /// Every so often, removes expired leases, and callers without anything else.
+    /// Periodically removes expired leases, and callers without anything else.
     fn evict(&mut self) {
         self.calls += 1;
         if self.calls < EVICT_EVERY {

@@ -4,8 +4,8 @@ use forrst_protocol::RawObject;
 use serde_json::json;
 
 use super::{
-    HOLDER, NOT_HELD, Prepared, Spec, act, arguments_of, audit_for_owner, check_lock, not_held,
-    read_held, store_failed,
+    HOLDER, NOT_HELD, Prepared, Spec, arguments_of, audit_for_owner, check_lock, mutating_call,
+    not_held, read_held, store_failed,
 };
 use crate::extension::atomic_lock::read_ttl;
 use crate::limits::Limits;
@@ -24,7 +24,7 @@ fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
     let held = read_held(&mut fields);
     let ttl = read_ttl(&mut fields, limits);
     let (held, ttl) = fields.finish_with(held.zip(ttl))?;
-    Ok(act(async move |context| {
+    Ok(mutating_call(async move |context| {
         let key = held.name.clone();
         context.note_locks([&key]);
         check_lock(&context, &key)?;

@@ -6,8 +6,8 @@ use forrst_protocol::{ErrorCode, ErrorObject, RawObject};
 use serde_json::json;
 
 use super::{
-    ADMIN, Prepared, STORE_UNAVAILABLE, Spec, act, arguments_of, audited, check_lock, not_held,
-    store_failed,
+    ADMIN, Prepared, STORE_UNAVAILABLE, Spec, arguments_of, audited, check_lock, mutating_call,
+    not_held, store_failed,
 };
 use crate::context::ServedCall;
 use crate::fields::parsed;
@@ -37,7 +37,7 @@ fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     let key = fields.required("key", parsed(LockName::parse));
     let fence = fields.optional("fence", parsed(str::parse::<Fence>));
     let key = fields.finish_with(key)?;
-    Ok(act(async move |context| {
+    Ok(mutating_call(async move |context| {
         context.note_locks([&key]);
         check_lock(&context, &key)?;
         let work = async {

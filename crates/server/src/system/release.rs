@@ -4,8 +4,8 @@ use forrst_protocol::RawObject;
 use serde_json::json;
 
 use super::{
-    HOLDER, NOT_HELD, Prepared, Spec, act, arguments_of, audit_for_owner, check_lock, not_held,
-    read_held, store_failed,
+    HOLDER, NOT_HELD, Prepared, Spec, arguments_of, audit_for_owner, check_lock, mutating_call,
+    not_held, read_held, store_failed,
 };
 use crate::limits::Limits;
 
@@ -21,7 +21,7 @@ fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     let mut fields = arguments_of(arguments);
     let held = read_held(&mut fields);
     let held = fields.finish_with(held)?;
-    Ok(act(async move |context| {
+    Ok(mutating_call(async move |context| {
         let key = held.name.clone();
         context.note_locks([&key]);
         check_lock(&context, &key)?;

@@ -8,8 +8,8 @@ use forrst_protocol::{ErrorCode, ErrorObject, RawObject};
 use serde_json::json;
 
 use super::{
-    HOLDER, Prepared, STORE_UNAVAILABLE, Spec, act, arguments_of, audit_for_owner, check_lock,
-    store_failed,
+    HOLDER, Prepared, STORE_UNAVAILABLE, Spec, arguments_of, audit_for_owner, check_lock,
+    mutating_call, store_failed,
 };
 use crate::error::arguments_pointer;
 use crate::extension::millis;
@@ -43,7 +43,7 @@ fn prepare(arguments: &RawObject<'_>, _: &Limits) -> Prepared {
     let owner = fields.required("owner", parsed(Owner::parse));
     let attempt = fields.required("attempt", parsed(Attempt::parse));
     let (key, (owner, attempt)) = fields.finish_with(key.zip(owner.zip(attempt)))?;
-    Ok(act(async move |context| {
+    Ok(mutating_call(async move |context| {
         context.note_locks([&key]);
         check_lock(&context, &key)?;
         let withdrawn = context.server.locks.withdraw(&key, owner, attempt).await;

@@ -114,7 +114,7 @@ fn with_headers(
     with_challenge(answer)
 }
 
-/// When it is worth trying again, in seconds, for the statuses that mean so.
+/// The `Retry-After` in seconds, for the statuses of temporary failures.
 fn retry_after(status: StatusCode, response: &forrst_protocol::Response) -> Option<u64> {
     let is_temporary = matches!(
         status,

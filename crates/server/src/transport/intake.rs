@@ -1,7 +1,7 @@
 //! Limits how much is read from a connection.
 //!
-//! A codec reads until the socket is empty or a message is complete. A session counts the bytes of an incomplete message, and
-//! lets the codec read no further than it has taken bytes for.
+//! A codec reads until the socket is empty or a message is complete. A session counts the bytes of an incomplete message against its
+//! byte budgets, and lets the codec read no more than it has reserved there.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -133,7 +133,7 @@ impl Folder {
         }
     }
 
-    /// Writes the pid, which also marks the store as used. Only a complete store is signed.
+    /// Writes the pid, which also marks the store as used: call it only once the store is complete.
     pub(super) fn sign(&self) -> Result<(), EmbeddedError> {
         let sign = || -> io::Result<()> {
             let mut claim = &self.claim;

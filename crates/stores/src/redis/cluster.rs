@@ -231,7 +231,7 @@ async fn query(connection: &Connection) -> Result<View, FredError> {
     let bad = || {
         FredError::new(
             ErrorKind::Cluster,
-            "CLUSTER SLOTS did not answer a topology",
+            "CLUSTER SLOTS did not return a topology",
         )
     };
     // A server that does not permit this is assumed to be ok.

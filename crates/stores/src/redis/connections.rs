@@ -21,7 +21,7 @@ use super::topology::Topology;
 
 #[derive(Debug)]
 pub(super) struct Connections {
-    /// For a server of a cluster, its address is filled in.
+    /// The configuration of each connection; the address of a cluster's server is filled in.
     builder: Builder,
     timeout: Duration,
     is_cluster: bool,
@@ -200,11 +200,11 @@ pub(super) async fn keep_connected(
     let mut next = first;
     let mut pause = FIRST_PAUSE;
     loop {
-        let made = match next.take() {
+        let connected = match next.take() {
             Some(live) => Ok(live),
             None => connections.connect(server.as_ref()).await,
         };
-        match made {
+        match connected {
             Ok(mut live) => {
                 tracing::info!(server = name, "connected to Redis");
                 let since = Instant::now();

@@ -28,7 +28,7 @@ pub(super) struct PartitionGroup {
     /// META, NODES, TOMBSTONES and COUNTERS.
     pub(super) keys: [String; 4],
     pub(super) queue: CommandQueue,
-    /// The server's name for itself, as of its last answer.
+    /// The id of the server instance that sent the last answer.
     instance: Mutex<Arc<str>>,
     highest_fence: AtomicU64,
     /// The number of the last message that this node received.

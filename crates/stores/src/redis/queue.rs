@@ -24,7 +24,7 @@ const MAX_QUEUED: usize = 100_000;
 /// With how many keys a command is sent at most. Each time it is sent again, all keys that it was found to need are declared.
 const MAX_NEEDED: usize = 256;
 
-/// The answer to one command, with the server's time and name.
+/// The answer to one command, with the server's time and instance id.
 #[derive(Debug)]
 pub(super) struct CommandAnswer {
     pub(super) result: CommandResult,

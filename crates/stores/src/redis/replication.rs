@@ -29,7 +29,7 @@ pub(super) struct Replication {
 #[derive(Debug)]
 pub(super) struct Grant {
     slot: u16,
-    /// The server's name for itself.
+    /// The id of the server instance that wrote it.
     instance: Arc<str>,
     answer: oneshot::Sender<Result<(), String>>,
 }
@@ -63,8 +63,8 @@ impl Replication {
     }
 }
 
-/// Builds the command that writes something to a slot and returns the name of the server: `WAIT` is only about the writes of its own
-/// connection, so there has to be one.
+/// Builds the command that writes something to a slot and returns the id of the server instance: `WAIT` only covers the writes of its
+/// own connection, so there has to be one.
 pub(super) type Touch = Box<dyn Fn(u16) -> (&'static str, Vec<Value>) + Send + Sync>;
 
 /// The working side: waits for the replicas of each server.
@@ -127,7 +127,7 @@ impl Replicas {
         }
     }
 
-    /// The name of the server, and how many replicas have all that it has written.
+    /// The id of the server instance, and how many replicas have all that it has written.
     async fn reached(
         &self,
         connection: &Connection,
@@ -145,11 +145,11 @@ impl Replicas {
             .await?;
         let reached = reached
             .as_u64()
-            .ok_or_else(|| bad("WAIT should answer a number"))?;
+            .ok_or_else(|| bad("WAIT did not return a number"))?;
         Ok((instance, reached))
     }
 
-    /// Checks the name as well: after a fail-over, this connection may lead to another server than the one that made the grant.
+    /// Checks the id as well: after a fail-over, this connection may lead to another server than the one that made the grant.
     fn are_enough(
         &self,
         grant: &Grant,

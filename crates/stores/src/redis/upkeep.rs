@@ -2,7 +2,7 @@
 //! been missed.
 //!
 //! Keys are not polled. Messages to a node are counted, so the answer to a heartbeat shows whether one was lost; a server that took over
-//! has another name; and a node that did not reach the server for a while knows that itself.
+//! has another instance id; and a node that did not reach the server for a while knows that itself.
 
 use std::collections::HashSet;
 use std::sync::Arc;

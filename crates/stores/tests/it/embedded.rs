@@ -12,7 +12,7 @@ async fn open(memory: ReleaseMemory) -> (Arc<dyn LockStore>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut options = EmbeddedOptions::default();
     options.release_memory = memory;
-    // A busy machine may be slow, and is not what the suite is about.
+    // The suite does not test the timeout, which a busy machine could exceed.
     options.timeout = Duration::from_secs(60);
     let store = EmbeddedStore::open(folder.path(), &options).unwrap();
     (Arc::new(store), folder)

@@ -169,7 +169,7 @@ impl Link {
             connection.has_held = true;
             return false;
         }
-        let is_lost = is_silent || swallowed.is_some_and(|traffic| connection.is(traffic));
+        let is_lost = is_silent || swallowed.is_some_and(|traffic| connection.carries(traffic));
         if is_lost {
             connection.silent_ways.push(way);
             state.lost += bytes.len();

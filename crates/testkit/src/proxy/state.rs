@@ -43,7 +43,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn is(&self, traffic: Traffic) -> bool {
+    pub(super) fn carries(&self, traffic: Traffic) -> bool {
         traffic == Traffic::All || self.has_subscribed
     }
 
@@ -84,7 +84,7 @@ impl State {
     }
 
     pub(super) fn cut(&mut self, traffic: Traffic) {
-        self.cut_where(|connection| connection.is(traffic));
+        self.cut_where(|connection| connection.carries(traffic));
     }
 
     pub(super) fn cut_where(&mut self, is_meant: impl Fn(&Connection) -> bool) {

@@ -75,10 +75,10 @@ impl Forrst {
     fn spawn(mut self) -> Running {
         let mut child = self.0.stderr(Stdio::piped()).spawn().unwrap();
         let output = match child.stdout.take() {
-            Some(output) => Stream::of(output),
-            None => Stream::of(std::io::empty()),
+            Some(output) => Stream::collect(output),
+            None => Stream::collect(std::io::empty()),
         };
-        let errors = Stream::of(child.stderr.take().unwrap());
+        let errors = Stream::collect(child.stderr.take().unwrap());
         Running {
             child: Mutex::new(child),
             output,
@@ -184,7 +184,7 @@ struct Stream {
 }
 
 impl Stream {
-    fn of(mut stream: impl Read + Send + 'static) -> Self {
+    fn collect(mut stream: impl Read + Send + 'static) -> Self {
         let text = Arc::new(Mutex::new(String::new()));
         let collected = text.clone();
         let reader = thread::spawn(move || {

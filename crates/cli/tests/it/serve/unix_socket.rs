@@ -14,10 +14,10 @@ use crate::serve::command::demo;
 pub(crate) struct Frames(UnixStream);
 
 impl Frames {
-    /// Waits until it can be connected to.
+    /// Connects as soon as the server listens.
     pub(crate) fn connect(path: &Path) -> Self {
         let mut stream = None;
-        until("it can be connected to", || {
+        until("the server listens", || {
             stream = UnixStream::connect(path).ok();
             stream.is_some()
         });
@@ -59,7 +59,6 @@ fn http_and_the_unix_socket_are_one_server() {
         let answer = client.exchange(&request("demo.echo", json!({"number": number})));
         assert_eq!(answer["result"], json!({"number": number}));
     }
-    // Both transports are one server.
     let seen = running.call("demo.counter", json!({"name": "n"}));
     assert_eq!(seen["result"]["value"], 1);
     let answer = client.exchange(&request("demo.counter", json!({"name": "n"})));

@@ -1,3 +1,5 @@
+//! A shared connection against scripted servers, over WebSocket and unix-socket frames.
+
 mod counted;
 
 use std::marker::PhantomData;

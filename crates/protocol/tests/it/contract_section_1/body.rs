@@ -1,11 +1,13 @@
+//! The body as a whole: its JSON, its size and its nesting.
+
 use forrst_protocol::{DEFAULT_MAX_BODY_BYTES, ErrorCode, MAX_NESTING, Request};
 use serde_json::{Value, json};
 
-use crate::contract_section_1::checks::{accepted, answer, check, message, sound, with};
+use crate::contract_section_1::checks::{accepted, answer, check, message, valid, with};
 
 #[test]
 fn one_json_object_with_all_its_parts_is_accepted() {
-    let body = sound().to_string();
+    let body = valid().to_string();
     let request = accepted(&body);
     assert_eq!(request.id.as_str(), "req_001");
     assert_eq!(request.protocol_version().to_string(), "0.1.0");
@@ -78,7 +80,7 @@ fn what_is_not_utf_8_is_a_parse_error() {
 
 #[test]
 fn two_requests_in_one_body_are_a_parse_error() {
-    let one = sound().to_string();
+    let one = valid().to_string();
     let error = &answer(&format!("{one}{one}"))["errors"][0];
     assert_eq!(error["code"], "PARSE_ERROR");
     assert_eq!(error["source"], json!({"position": one.len()}));
@@ -88,7 +90,7 @@ fn two_requests_in_one_body_are_a_parse_error() {
 fn an_array_is_an_invalid_request() {
     check("[]", &Value::Null, &[("INVALID_REQUEST", "")]);
     check(
-        &format!("[{}]", sound()),
+        &format!("[{}]", valid()),
         &Value::Null,
         &[("INVALID_REQUEST", "")],
     );
@@ -142,7 +144,7 @@ fn nesting_of_65_is_an_invalid_request_at_the_bracket_that_is_too_deep() {
 #[test]
 fn nesting_counts_also_where_fields_are_ignored() {
     let deep = format!("{}{}", "[".repeat(64), "]".repeat(64));
-    let body = sound()
+    let body = valid()
         .to_string()
         .replacen('{', &format!(r#"{{"other":{deep},"#), 1);
     assert_eq!(

@@ -1,11 +1,13 @@
+//! `call`: its function, version and arguments.
+
 use serde_json::json;
 
 use crate::contract_section_1::checks::{
-    accepted, check_invalid, message, sound, values_other_than, with, without,
+    accepted, check_invalid, message, valid, values_other_than, with, without,
 };
 
 #[test]
-fn missing_or_of_another_type_is_an_invalid_request() {
+fn a_missing_call_or_one_of_another_type_is_an_invalid_request() {
     check_invalid(&without("", "call"), "/call");
     for (value, _) in values_other_than(&["an object"]) {
         check_invalid(&with("/call", value), "/call");
@@ -13,7 +15,7 @@ fn missing_or_of_another_type_is_an_invalid_request() {
 }
 
 #[test]
-fn function_missing_or_of_another_type_is_an_invalid_request() {
+fn a_missing_function_or_one_of_another_type_is_an_invalid_request() {
     check_invalid(&without("/call", "function"), "/call/function");
     for (value, _) in values_other_than(&["a string"]) {
         check_invalid(&with("/call/function", value), "/call/function");
@@ -21,7 +23,7 @@ fn function_missing_or_of_another_type_is_an_invalid_request() {
 }
 
 #[test]
-fn function_is_dotted_or_a_urn() {
+fn a_function_name_is_dotted_or_a_urn() {
     for name in [
         "payments.charge",
         "billing.generateReport",
@@ -36,7 +38,7 @@ fn function_is_dotted_or_a_urn() {
 }
 
 #[test]
-fn malformed_function_is_an_invalid_request() {
+fn a_malformed_function_name_is_an_invalid_request() {
     for name in [
         "",
         "charge",
@@ -58,7 +60,7 @@ fn malformed_function_is_an_invalid_request() {
 }
 
 #[test]
-fn version_is_optional_and_semantic() {
+fn the_version_is_optional_and_semantic() {
     assert_eq!(accepted(&without("/call", "version")).call.version, None);
     let body = with("/call/version", json!("2.0.0-beta.1"));
     assert!(!accepted(&body).call.version.unwrap().is_stable());
@@ -94,8 +96,8 @@ fn arguments_of_another_type_are_an_invalid_request() {
 }
 
 #[test]
-fn arguments_are_handed_over_as_they_were_sent() {
+fn arguments_are_passed_on_as_they_were_sent() {
     let sent = r#"{ "b" : 1.50, "a":1e999 ,"s":"\ud800\u0041" }"#;
-    let body = sound().to_string().replace(r#"{"amount":100}"#, sent);
+    let body = valid().to_string().replace(r#"{"amount":100}"#, sent);
     assert_eq!(accepted(&body).call.arguments.get(), sent);
 }

@@ -1,9 +1,9 @@
-//! How the tests ask: a sound request with something changed, and what it gets.
+//! Variants of a valid request, and checks of how they are answered.
 
 use forrst_protocol::{Request, Response};
 use serde_json::{Value, json};
 
-pub(crate) fn sound() -> Value {
+pub(crate) fn valid() -> Value {
     json!({
         "protocol": {"name": "forrst", "version": "0.1.0"},
         "id": "req_001",
@@ -13,19 +13,21 @@ pub(crate) fn sound() -> Value {
     })
 }
 
-/// The sound request with the value at one place replaced.
+/// The valid request with the value at one pointer replaced.
 pub(crate) fn with(pointer: &str, value: Value) -> String {
-    let mut request = sound();
+    let mut request = valid();
     *request
         .pointer_mut(pointer)
-        .expect("a place in the request") = value;
+        .expect("a pointer into the request") = value;
     request.to_string()
 }
 
-/// The sound request without one member.
+/// The valid request without one member.
 pub(crate) fn without(parent: &str, member: &str) -> String {
-    let mut request = sound();
-    let parent = request.pointer_mut(parent).expect("a place in the request");
+    let mut request = valid();
+    let parent = request
+        .pointer_mut(parent)
+        .expect("a pointer into the request");
     parent
         .as_object_mut()
         .unwrap()
@@ -77,7 +79,7 @@ pub(crate) fn message(body: &str) -> String {
         .to_owned()
 }
 
-/// Every kind of value but those named, with the words that a message has for it.
+/// A value of every JSON type but those named, with the name of its type in messages.
 pub(crate) fn values_other_than(kinds: &[&str]) -> impl Iterator<Item = (Value, &'static str)> {
     let all = [
         (json!(null), "null"),

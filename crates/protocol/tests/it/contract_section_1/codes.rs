@@ -1,3 +1,5 @@
+//! The HTTP status of each error code, and whether a request may be retried after it.
+
 use forrst_protocol::{ErrorCode, ErrorObject, Response};
 
 fn check(codes: &str, status: u16, retryable: bool) {
@@ -15,7 +17,7 @@ fn check(codes: &str, status: u16, retryable: bool) {
 }
 
 #[test]
-fn have_the_status_and_retryability_of_the_table() {
+fn codes_have_the_status_and_retryability_of_the_table() {
     check(
         "PARSE_ERROR INVALID_REQUEST INVALID_PROTOCOL_VERSION INVALID_ARGUMENTS",
         400,
@@ -43,7 +45,7 @@ fn have_the_status_and_retryability_of_the_table() {
 }
 
 #[test]
-fn of_applications_are_400_and_not_retryable() {
+fn codes_of_applications_are_400_and_not_retryable() {
     let code: ErrorCode = "ORDERS_INVENTORY_INSUFFICIENT".parse().unwrap();
     assert_eq!((code.http_status(), code.is_retryable()), (400, false));
 }

@@ -1,3 +1,5 @@
+//! `extensions`: the list, and the URN, options and `required` of each.
+
 use serde_json::json;
 
 use crate::contract_section_1::checks::{
@@ -5,14 +7,14 @@ use crate::contract_section_1::checks::{
 };
 
 #[test]
-fn of_another_type_are_an_invalid_request() {
+fn extensions_of_another_type_are_an_invalid_request() {
     for (value, _) in values_other_than(&["an array"]) {
         check_invalid(&with("/extensions", value), "/extensions");
     }
 }
 
 #[test]
-fn an_empty_list_is_accepted() {
+fn an_empty_or_missing_list_is_accepted() {
     assert!(accepted(&without("", "extensions")).extensions.is_empty());
     assert!(
         accepted(&with("/extensions", json!([])))
@@ -66,7 +68,7 @@ fn an_unknown_urn_is_left_to_the_server() {
 }
 
 #[test]
-fn an_optional_one_is_read_as_such() {
+fn the_required_flag_of_an_extension_is_a_boolean() {
     let body = with(
         "/extensions/0",
         json!({"urn": "urn:ab:c", "required": false}),
@@ -102,7 +104,7 @@ fn options_are_an_object_or_absent() {
 }
 
 #[test]
-fn the_same_one_twice_is_left_to_the_server() {
+fn a_repeated_extension_is_left_to_the_server() {
     let lock = json!({"urn": "urn:forrst:ext:atomicLock"});
     assert_eq!(
         accepted(&with("/extensions", json!([lock, lock])))

@@ -1,3 +1,5 @@
+//! `protocol`: its name and its version.
+
 use serde_json::json;
 
 use crate::contract_section_1::checks::{
@@ -5,7 +7,7 @@ use crate::contract_section_1::checks::{
 };
 
 #[test]
-fn missing_is_an_invalid_request() {
+fn a_missing_protocol_is_an_invalid_request() {
     check_invalid(&without("", "protocol"), "/protocol");
     check_invalid(&without("/protocol", "name"), "/protocol/name");
     check_invalid(&without("/protocol", "version"), "/protocol/version");
@@ -16,7 +18,7 @@ fn missing_is_an_invalid_request() {
 }
 
 #[test]
-fn of_another_shape_is_an_invalid_request() {
+fn a_protocol_of_another_shape_is_an_invalid_request() {
     for (value, kind) in values_other_than(&["an object"]) {
         let body = with("/protocol", value);
         check_invalid(&body, "/protocol");
@@ -30,7 +32,7 @@ fn of_another_shape_is_an_invalid_request() {
 }
 
 #[test]
-fn another_name_is_an_invalid_request() {
+fn another_protocol_name_is_an_invalid_request() {
     let body = with("/protocol/name", json!("soap"));
     check_invalid(&body, "/protocol/name");
     assert_eq!(
@@ -72,7 +74,7 @@ fn any_version_of_the_supported_major_is_accepted() {
 }
 
 #[test]
-fn another_major_says_what_was_requested_and_what_is_supported() {
+fn another_major_is_answered_with_the_requested_and_the_supported_versions() {
     let body = with("/protocol/version", json!("99.0.0"));
     assert_eq!(
         answer(&body)["errors"],

@@ -1,9 +1,11 @@
+//! A key that is repeated within one object is refused, at any depth.
+
 use serde_json::json;
 
-use crate::contract_section_1::checks::{accepted, check_invalid, message, sound, with};
+use crate::contract_section_1::checks::{accepted, check_invalid, message, valid, with};
 
 #[test]
-fn in_the_envelope_are_an_invalid_request() {
+fn repeated_keys_in_the_envelope_are_an_invalid_request() {
     for (place, member, pointer) in [
         ("{", r#""call":{"function":"a.b"},"#, "/call"),
         ("{", r#""context":{},"#, "/context"),
@@ -32,7 +34,7 @@ fn in_the_envelope_are_an_invalid_request() {
             "/extensions/0/options",
         ),
     ] {
-        let body = sound()
+        let body = valid()
             .to_string()
             .replacen(place, &format!("{place}{member}"), 1);
         check_invalid(&body, pointer);
@@ -40,21 +42,21 @@ fn in_the_envelope_are_an_invalid_request() {
 }
 
 #[test]
-fn in_arguments_context_and_options_are_an_invalid_request_at_any_depth() {
+fn repeated_keys_in_arguments_context_and_options_are_an_invalid_request_at_any_depth() {
     let twice = r#"{"items":[0,{"a/b":{"amount":1,"amount":100}}]}"#;
     for (old, parent) in [
         (r#"{"amount":100}"#, "/call/arguments"),
         (r#"{"caller":"checkout"}"#, "/context"),
         (r#"{"key":"user:123"}"#, "/extensions/0/options"),
     ] {
-        let body = sound().to_string().replace(old, twice);
+        let body = valid().to_string().replace(old, twice);
         check_invalid(&body, &format!("{parent}/items/1/a~1b/amount"));
     }
 }
 
 #[test]
-fn are_the_same_however_they_are_escaped() {
-    let body = sound()
+fn keys_are_the_same_however_they_are_escaped() {
+    let body = valid()
         .to_string()
         .replace(r#"{"amount":100}"#, r#"{"amount":1,"\u0061mount":100}"#);
     check_invalid(&body, "/call/arguments/amount");
@@ -62,21 +64,21 @@ fn are_the_same_however_they_are_escaped() {
 }
 
 #[test]
-fn behind_numbers_and_escapes_that_cannot_be_represented_are_still_found() {
+fn repeated_keys_behind_numbers_and_escapes_that_cannot_be_represented_are_still_found() {
     let twice = r#"{"x":1e999,"s":"\ud800","amount":1,"amount":100}"#;
-    let body = sound().to_string().replace(r#"{"amount":100}"#, twice);
+    let body = valid().to_string().replace(r#"{"amount":100}"#, twice);
     check_invalid(&body, "/call/arguments/amount");
 }
 
 #[test]
-fn that_are_not_unicode_are_refused_since_readers_disagree_on_them() {
+fn keys_that_are_not_unicode_are_refused_since_parsers_disagree_on_them() {
     let broken = r#"{"a":[{"\ud800":1}]}"#;
-    let body = sound().to_string().replace(r#"{"amount":100}"#, broken);
+    let body = valid().to_string().replace(r#"{"amount":100}"#, broken);
     check_invalid(&body, "/call/arguments/a/0");
 }
 
 #[test]
-fn in_different_objects_are_not_repetitions() {
+fn equal_keys_in_different_objects_are_not_repeated() {
     accepted(&with(
         "/call/arguments",
         json!({"a": {"a": {"a": 1}}, "b": [{"a": 1}, {"a": 1}]}),

@@ -1,8 +1,10 @@
+//! The members of a response.
+
 use forrst_protocol::{ErrorCode, ErrorObject, Errors, RawObject, Response};
 use serde_json::{Value, json};
 
 #[test]
-fn of_success_has_a_result_and_no_errors() {
+fn a_success_has_a_result_and_no_errors() {
     let response =
         Response::success("req_001".parse().unwrap(), &json!({"charge_id": "ch_abc"})).unwrap();
     assert_eq!(
@@ -14,7 +16,7 @@ fn of_success_has_a_result_and_no_errors() {
 }
 
 #[test]
-fn of_failure_has_a_null_result_and_at_least_one_error() {
+fn a_failure_has_a_null_result_and_at_least_one_error() {
     let error = ErrorObject::new(ErrorCode::Forbidden, "Only admins may do this");
     let response = Response::failure(Some("req_001".parse().unwrap()), error);
     let written = serde_json::to_value(&response).unwrap();
@@ -27,7 +29,7 @@ fn of_failure_has_a_null_result_and_at_least_one_error() {
 }
 
 #[test]
-fn has_extensions_and_meta_only_when_there_is_something_to_say() {
+fn a_response_has_extensions_and_meta_only_if_they_are_not_empty() {
     let response = Response::success("r".parse().unwrap(), &1).unwrap();
     let written = serde_json::to_value(&response).unwrap();
     assert!(written.get("extensions").is_none() && written.get("meta").is_none());

@@ -1,10 +1,12 @@
+//! A request with several problems is answered with all of them.
+
 use forrst_protocol::{ErrorCode, ErrorObject, Errors, Request, Response};
 use serde_json::{Value, json};
 
 use crate::contract_section_1::checks::check;
 
 #[test]
-fn are_reported_together() {
+fn several_problems_are_reported_together() {
     let body = r#"{
         "extensions": [{"options": [1]}, 7, {"urn": "x", "required": "no"}],
         "call": {"version": 1, "arguments": null},
@@ -30,7 +32,7 @@ fn are_reported_together() {
 }
 
 #[test]
-fn of_an_empty_object_are_all_that_is_missing() {
+fn an_empty_object_is_answered_with_all_missing_members() {
     let expected = ["/protocol", "/id", "/call"];
     check(
         "{}",
@@ -40,7 +42,7 @@ fn of_an_empty_object_are_all_that_is_missing() {
 }
 
 #[test]
-fn have_status_400_whatever_they_are() {
+fn several_errors_have_status_400_whatever_their_codes() {
     let rejection = Request::parse(b"{}").unwrap_err();
     assert_eq!(Response::from(rejection).http_status(), 400);
     let errors = vec![

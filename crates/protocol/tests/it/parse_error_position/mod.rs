@@ -112,7 +112,7 @@ fn a_bad_escape_is_at_the_byte_that_is_wrong() {
 }
 
 #[test]
-fn a_control_character_in_a_string_is_where_it_stands() {
+fn a_control_character_in_a_string_is_at_its_own_byte() {
     for marked in [
         "[\"a^\n\"]",
         "[\"^\u{1}\"]",
@@ -172,7 +172,7 @@ fn other_syntax_errors_are_at_the_byte_that_is_wrong() {
 }
 
 #[test]
-fn bytes_that_are_not_utf_8_are_at_the_first_of_them() {
+fn invalid_utf_8_is_at_its_first_byte() {
     assert_eq!(position(b"\xff"), Some(0));
     assert_eq!(position(b"{\"a\": \"\xc3\x28\"}"), Some(7));
     assert_eq!(position(b"{\"a\": \"\xe2\x82"), Some(7));
@@ -215,26 +215,26 @@ fn damaged(text: &str, damages: &[Damage]) -> String {
     text.into_iter().collect()
 }
 
-const SOUND: &str = r#"{
+const VALID: &str = r#"{
   "protocol": { "name": "forrst", "version": "0.1.0" }, "id": "r\u00e9q\n1",
   "call": { "function": "a.b", "arguments": { "x": [-0.5e+10, 1E-7, true, false, null, "\\u12\"é😀\/"] } },
   "extensions": [ { "urn": "urn:forrst:ext:retry", "options": { "a": 10.25 }, "required": false } ], "other": [[], {}]
 }"#;
 
 #[test]
-fn the_sound_request_is_sound() {
-    assert_eq!(reference::first_offence(SOUND.as_bytes()), None);
-    Request::parse(SOUND.as_bytes()).unwrap();
+fn the_valid_request_is_valid() {
+    assert_eq!(reference::first_error(VALID.as_bytes()), None);
+    Request::parse(VALID.as_bytes()).unwrap();
 }
 
 #[test]
-fn every_beginning_of_a_request_ends_too_early() {
-    for end in 0..SOUND.len() {
-        let expected = reference::first_offence(&SOUND.as_bytes()[..end]);
-        let whole_characters = str::from_utf8(&SOUND.as_bytes()[..end]).is_ok();
+fn every_truncated_request_is_an_early_end() {
+    for end in 0..VALID.len() {
+        let expected = reference::first_error(&VALID.as_bytes()[..end]);
+        let whole_characters = str::from_utf8(&VALID.as_bytes()[..end]).is_ok();
         if whole_characters {
             assert_eq!(expected, Some(end));
-            assert_eq!(position(&SOUND.as_bytes()[..end]), Some(end), "{end}");
+            assert_eq!(position(&VALID.as_bytes()[..end]), Some(end), "{end}");
         }
     }
 }
@@ -246,15 +246,15 @@ proptest! {
     fn damaged_requests_stop_being_json_where_the_reference_says(
         damages in prop::collection::vec(damage(), 1..4)
     ) {
-        let body = damaged(SOUND, &damages);
-        prop_assert_eq!(position(body.as_bytes()), reference::first_offence(body.as_bytes()), "{}", body);
+        let body = damaged(VALID, &damages);
+        prop_assert_eq!(position(body.as_bytes()), reference::first_error(body.as_bytes()), "{}", body);
     }
 
     #[test]
     fn short_texts_stop_being_json_where_the_reference_says(
         body in r#"[\[\]{}:,"\\u0-9a-fxtrlnsE+. \n-]{0,12}"#
     ) {
-        prop_assert_eq!(position(body.as_bytes()), reference::first_offence(body.as_bytes()), "{}", body);
+        prop_assert_eq!(position(body.as_bytes()), reference::first_error(body.as_bytes()), "{}", body);
     }
 
     #[test]

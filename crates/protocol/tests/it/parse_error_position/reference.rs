@@ -1,7 +1,7 @@
-//! A recogniser of JSON that has nothing in common with the one under test.
+//! A recogniser of JSON that shares no code with the parser under test.
 
-/// The length of the longest beginning of the body that could still become JSON; none where all of it is JSON.
-pub(crate) fn first_offence(body: &[u8]) -> Option<usize> {
+/// The length of the longest prefix of the body that could still become JSON; `None` if the whole body is JSON.
+pub(crate) fn first_error(body: &[u8]) -> Option<usize> {
     let mut at = 0;
     let read = value(body, &mut at).and_then(|()| {
         space(body, &mut at);

@@ -161,7 +161,7 @@ async fn reserved_keys_are_counted() {
     tab.expect_no_errors();
 }
 
-/// The server lists a hundred of them.
+/// The server lists at most a hundred leases of a key.
 #[tokio::test]
 async fn leases_that_are_not_shown_are_not_reported_as_released() {
     let host = Host::start().await;

@@ -49,7 +49,7 @@ async fn every_outcome_of_an_acquisition_is_counted() {
     });
     host.until_waiting(2).await;
 
-    let during = Scrape::of(host.address).await;
+    let during = Scrape::fetch(host.address).await;
     during.expect("locks_held", 1.0);
     during.expect("lock_waiters", 2.0);
 
@@ -59,7 +59,7 @@ async fn every_outcome_of_an_acquisition_is_counted() {
     send(server, &ask(&function("release")).arguments(key)).await;
     waiting.await.unwrap();
 
-    let after = Scrape::of(host.address).await;
+    let after = Scrape::fetch(host.address).await;
     after.expect("lock_acquire_total{result=\"granted\"}", 2.0);
     after.expect("lock_acquire_total{result=\"held\"}", 1.0);
     after.expect("lock_acquire_total{result=\"timed_out\"}", 1.0);
@@ -94,7 +94,7 @@ async fn leases_and_keys_are_counted_separately() {
         async move { send(&server, &waits).await }
     });
     host.until_waiting(1).await;
-    let during = Scrape::of(host.address).await;
+    let during = Scrape::fetch(host.address).await;
     during.expect("locks_held", 4.0);
     during.expect("leases_held", 3.0);
     during.expect("lock_waiters", 1.0);
@@ -103,7 +103,7 @@ async fn leases_and_keys_are_counted_separately() {
 
     waiting.abort();
     host.until_waiting(0).await;
-    let after = Scrape::of(host.address).await;
+    let after = Scrape::fetch(host.address).await;
     after.expect("lock_keys_reserved", 0.0);
 }
 
@@ -132,7 +132,7 @@ async fn renewals_and_releases_are_counted() {
     )
     .await;
 
-    let scrape = Scrape::of(host.address).await;
+    let scrape = Scrape::fetch(host.address).await;
     scrape.expect("lock_renew_total{result=\"extended\"}", 1.0);
     scrape.expect("lock_renew_total{result=\"refused\"}", 1.0);
     scrape.expect("lock_release_total{result=\"released\"}", 1.0);
@@ -152,7 +152,7 @@ async fn a_renewed_lease_is_counted_and_its_loss_is_counted_once() {
         async move { send(&server, &call).await }
     });
     eventually("it is renewed twice", async || {
-        let scrape = Scrape::of(host.address).await;
+        let scrape = Scrape::fetch(host.address).await;
         scrape.value("lock_renew_total{result=\"extended\"}") >= Some(2.0)
     })
     .await;
@@ -163,13 +163,13 @@ async fn a_renewed_lease_is_counted_and_its_loss_is_counted_once() {
     )
     .await;
     eventually("its loss is counted", async || {
-        let scrape = Scrape::of(host.address).await;
+        let scrape = Scrape::fetch(host.address).await;
         scrape.value("lock_lost_total") == Some(1.0)
     })
     .await;
     host.seen.open_gate();
     running.await.unwrap();
-    let scrape = Scrape::of(host.address).await;
+    let scrape = Scrape::fetch(host.address).await;
     scrape.expect("lock_lost_total", 1.0);
     scrape.expect("lock_release_total{result=\"refused\"}", 1.0);
 }
@@ -180,11 +180,11 @@ async fn an_expired_lease_is_counted_with_the_time_it_was_held() {
     let taken = json!({"key": "a", "ttl": millis(200)});
     send(&host.server, &ask(&function("acquire")).arguments(taken)).await;
     eventually("its end is counted", async || {
-        let scrape = Scrape::of(host.address).await;
+        let scrape = Scrape::fetch(host.address).await;
         scrape.value("lock_expired_total") == Some(1.0)
     })
     .await;
-    let scrape = Scrape::of(host.address).await;
+    let scrape = Scrape::fetch(host.address).await;
     scrape.expect("lock_hold_seconds_count", 1.0);
     scrape.expect("lock_hold_seconds_sum", 0.2);
 }
@@ -201,7 +201,7 @@ async fn requests_are_counted_by_function_and_code_and_callers_cannot_create_ser
         send(server, &ask("test.fail").arguments(code)).await;
     }
     server.handle(b"not JSON").await;
-    let before = Scrape::of(host.address).await;
+    let before = Scrape::fetch(host.address).await;
     before.expect(
         "forrst_requests_total{function=\"test.echo\",code=\"OK\"}",
         1.0,
@@ -233,7 +233,7 @@ async fn no_key_and_no_owner_is_ever_a_label() {
     take(&host.server, "secret-key", "secret-owner").await;
     let call = json!({"key": "secret-key", "owner": "secret-owner"});
     send(&host.server, &ask("test.echo").lock(call)).await;
-    let scrape = Scrape::of(host.address).await;
+    let scrape = Scrape::fetch(host.address).await;
     assert!(!scrape.0.contains("secret"), "{}", scrape.0);
 }
 
@@ -241,10 +241,10 @@ async fn no_key_and_no_owner_is_ever_a_label() {
 async fn each_server_has_its_own_metrics() {
     let (one, other) = (Host::start().await, Host::start().await);
     take(&one.server, "a", "me").await;
-    Scrape::of(one.address)
+    Scrape::fetch(one.address)
         .await
         .expect("lock_acquire_total{result=\"granted\"}", 1.0);
-    Scrape::of(other.address)
+    Scrape::fetch(other.address)
         .await
         .expect("lock_acquire_total{result=\"granted\"}", 0.0);
 }
@@ -259,7 +259,7 @@ async fn connections_and_refusals_by_limits_are_counted() {
     .await;
     let idle = tokio::net::TcpStream::connect(host.address).await.unwrap();
     loop {
-        let scrape = Scrape::of(host.address).await;
+        let scrape = Scrape::fetch(host.address).await;
         if scrape.value("forrst_connections") == Some(2.0) {
             break;
         }
@@ -275,7 +275,7 @@ async fn connections_and_refusals_by_limits_are_counted() {
         }
     };
     assert!(head.starts_with("http/1.1 200"));
-    let scrape = Scrape::of(host.address).await;
+    let scrape = Scrape::fetch(host.address).await;
     let refused = scrape.value("forrst_limits_hit_total{limit=\"connections\"}");
     assert!(refused >= Some(1.0), "{}", scrape.0);
 }

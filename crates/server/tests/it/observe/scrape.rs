@@ -22,7 +22,7 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> (String, String) {
 pub(crate) struct Scrape(pub(crate) String);
 
 impl Scrape {
-    pub(crate) async fn of(address: SocketAddr) -> Self {
+    pub(crate) async fn fetch(address: SocketAddr) -> Self {
         let (head, body) = get(address, "/metrics").await;
         assert!(head.starts_with("http/1.1 200"), "{head}");
         assert!(

@@ -48,7 +48,7 @@ async fn expect_free(host: &Host) -> Http1 {
         if client.answer().await.status == 200 {
             return client;
         }
-        assert!(tokio::time::Instant::now() < give_up, "no place got free");
+        assert!(tokio::time::Instant::now() < give_up, "no permit was freed");
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
 }

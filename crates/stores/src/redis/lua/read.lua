@@ -115,7 +115,7 @@ local function counts(key_names)
   return { held, held + leases, reserved }
 end
 
--- KEYS: META, a key to write. Returns the server's name, and gives a WAIT on the same connection something to wait for. Extensions
+-- KEYS: META, a key to write. Returns the server's instance id, and gives a WAIT on the same connection something to wait for. Extensions
 -- need it on a full server too.
 local function touch_replicas(key_names)
   begin_call(key_names)

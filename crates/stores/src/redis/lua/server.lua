@@ -1,4 +1,4 @@
--- What a partition group keeps about its server: the server's name, its fences, and which nodes are alive.
+-- What a partition group keeps about its server: the server's instance id, its fences, and which nodes are alive.
 
 -- The run id of this server process; the group's name for the server begins with it. A server that takes over, or that was stopped
 -- while another one did, finds another process in META. Other versions of this library, and this one after a FUNCTION FLUSH, find

@@ -60,7 +60,7 @@ async fn keys_with_waiters_cost_nothing_while_nothing_happens_to_them() {
 
 /// Otherwise all waiting calls would have to rejoin their queues.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_keeps_its_name_when_its_functions_are_flushed() {
+async fn a_server_keeps_its_instance_id_when_its_functions_are_flushed() {
     let redis = RedisServer::start();
     let nodes = two_services(&redis).await;
     let instance = || {

@@ -75,7 +75,7 @@ async fn a_lease_that_another_node_shortens_is_lost_at_its_new_end() {
     let sent = Instant::now();
     let extended = other.extend(without_fence("k", "a"), ttl(4)).await;
     extended.unwrap().unwrap();
-    // By a message, and not by an attempt to sweep it.
+    // By a message, long before a sweep could end it.
     until("its node knows", async || {
         guard.remaining() <= Duration::from_secs(4)
     })

@@ -98,7 +98,7 @@ impl Task {
             Ok(Ok(AcquireOutcome::Granted(guard))) => {
                 let fence = guard.lease().fence.number();
                 let lease = acquiring.granted(fence, certain_until(&guard));
-                self.use_it(guard, &lease, is_healed).await;
+                self.use_lease(guard, &lease, is_healed).await;
             }
             Ok(Ok(_)) => {
                 acquiring.refused();
@@ -114,7 +114,7 @@ impl Task {
         }
     }
 
-    async fn use_it(&mut self, guard: LeaseGuard, lease: &RecordedLease, is_healed: bool) {
+    async fn use_lease(&mut self, guard: LeaseGuard, lease: &RecordedLease, is_healed: bool) {
         let pause = self.millis(0..15);
         sleep(pause).await;
         let held = held(&guard.lease());

@@ -1,3 +1,5 @@
+//! Histories with made-up times, owners and fences: which are valid, and which rule the others violate.
+
 use super::*;
 use crate::history::report::Rule::{
     FenceOrder, FenceRepeated, NeverEnded, Overlap, UnknownAfterHealing,

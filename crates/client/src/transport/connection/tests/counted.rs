@@ -1,3 +1,5 @@
+//! A stream that counts its writes, to test that requests are sent together.
+
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
