@@ -174,7 +174,7 @@ fn an_error_names_the_socket_that_cannot_be_listened_on() {
     check(&serve, 1, &["no/such/folder/socket"]);
     let serve = demo(&["--unix", "file"]);
     std::fs::write(serve.path("file"), "precious").unwrap();
-    check(&serve, 1, &["file", "no socket"]);
+    check(&serve, 1, &["file", "not a socket"]);
     assert_eq!(
         std::fs::read_to_string(serve.path("file")).unwrap(),
         "precious"
