@@ -344,6 +344,8 @@ pub struct LockStatus {
     pub holders: Vec<Lease>,
     /// How many live leases there are.
     pub holder_count: usize,
+    /// The largest fence of a live lease, which may not be among those of `holders`.
+    pub last_fence: Option<Fence>,
     /// How many claims wait.
     pub waiters: usize,
 }
@@ -358,6 +360,12 @@ impl LockStatus {
         let live = leases.filter(|lease| lease.is_live(now));
         let holders: Vec<Lease> = live.take(Self::MAX_HOLDERS).cloned().collect();
         let holder_count = key.live_count(now);
+        let last_fence = if holder_count > holders.len() {
+            let live = key.holders().filter(|holder| holder.lease.is_live(now));
+            live.map(|holder| holder.lease.fence).max()
+        } else {
+            holders.last().map(|lease| lease.fence)
+        };
         Self {
             name: key.name().clone(),
             kind: holders
@@ -366,6 +374,7 @@ impl LockStatus {
                 .map(Share::kind),
             holders,
             holder_count,
+            last_fence,
             waiters: key.queue().len(),
         }
     }

@@ -12,7 +12,7 @@ use super::{
     short, still_waits, take, take_all, wait, wait_at_most, wait_for_all,
 };
 use crate::model::{Acquired, Wake};
-use crate::store::{ListRequest, LockStore};
+use crate::store::{ListRequest, LockStatus, LockStore};
 use crate::{
     AcquireOutcome, AcquireRequest, Config, Kind, LockName, LockService, Locks, NotHeld, Owner,
     Share,
@@ -87,6 +87,31 @@ pub async fn a_reader_does_not_overtake_a_waiting_writer(store: Arc<dyn LockStor
     }
     still_waits(&mut other_writer);
     assert_eq!(answer(store.inspect(&name).await).holder_count, 2);
+}
+
+pub async fn the_largest_fence_is_known_beyond_the_leases_that_are_shown(
+    store: Arc<dyn LockStore>,
+) {
+    let name = fresh_name("crowded");
+    let mut last = None;
+    for index in 0..LockStatus::MAX_HOLDERS + 2 {
+        let owner = format!("reader {index}");
+        last = Some(take_all(&*store, &shared(&name), &owner, long()).await);
+    }
+    let last = last.expect("at least one lease");
+    let status = answer(store.inspect(&name).await);
+    assert_eq!(status.holders.len(), LockStatus::MAX_HOLDERS);
+    assert_eq!(status.last_fence, Some(last.fence));
+    release(&*store, &last).await.unwrap();
+    let before = answer(store.inspect(&name).await);
+    assert!(before.last_fence < Some(last.fence));
+    let few = fresh_name("few");
+    assert_eq!(answer(store.inspect(&few).await).last_fence, None);
+    let only = take_all(&*store, &shared(&few), "reader", long()).await;
+    assert_eq!(
+        answer(store.inspect(&few).await).last_fence,
+        Some(only.fence)
+    );
 }
 
 pub async fn there_is_no_upgrade(store: Arc<dyn LockStore>) {

@@ -144,6 +144,7 @@ cases! {
         a_reader_does_not_overtake_a_waiting_writer
         there_is_no_upgrade
         a_limit_admits_exactly_that_many
+        the_largest_fence_is_known_beyond_the_leases_that_are_shown
         the_expiry_of_one_lease_of_a_limit_admits_one_waiter
         kinds_do_not_mix
         an_owner_with_several_leases_has_to_name_the_fence

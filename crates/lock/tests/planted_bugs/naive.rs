@@ -909,13 +909,16 @@ impl Keyspace {
         let live = self.leases_on(name).filter(|it| it.lease.is_live(now));
         let mut holders: Vec<Lease> = live.map(|it| it.lease.clone()).collect();
         holders.sort_by_key(|lease| lease.fence);
+        let (holder_count, last_fence) = (holders.len(), holders.last().map(|lease| lease.fence));
+        holders.truncate(LockStatus::MAX_HOLDERS);
         LockStatus {
             name: name.clone(),
             kind: holders
                 .first()
                 .and_then(|lease| lease.locks.share_of(name))
                 .map(Share::kind),
-            holder_count: holders.len(),
+            holder_count,
+            last_fence,
             holders,
             waiters: self.queue(name).count(),
         }

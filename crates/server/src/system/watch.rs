@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use forrst_lock::{LockError, LockName, Owner, Revision};
+use forrst_lock::{LockError, LockName, LockStatus, Observation, Owner, Revision};
 use forrst_protocol::{ErrorCode, ErrorObject, RawObject};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::status::show;
 use super::{
     Needs, Prepared, STORE_UNAVAILABLE, Spec, arguments_of, call, check_lock, store_failed,
 };
 use crate::access::Role;
+use crate::context::ServedCall;
 use crate::error::unavailable;
 use crate::extension::atomic_lock::read_wait;
 use crate::fields::parsed;
@@ -47,12 +48,25 @@ fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
     Ok(call(async move |context| {
         context.note_locks([&key]);
         let (server, info) = (&context.server, &context.call);
-        if owner.is_none() {
+        let observes = info.caller.has_one_of(&[Role::Observe, Role::Admin]);
+        let owner = owner.as_ref().filter(|_| !observes);
+        if !observes && owner.is_none() {
+            server.metrics.refused(Refusal::Forbidden);
             let what = context.function().as_str();
-            let allowed = info.caller.check_roles(&[Role::Observe, Role::Admin], what);
-            allowed.inspect_err(|_| server.metrics.refused(Refusal::Forbidden))?;
+            info.caller
+                .check_roles(&[Role::Observe, Role::Admin], what)?;
         }
         check_lock(&context, &key)?;
+        let sees = |status: &LockStatus| {
+            let mut owners = status.holders.iter().map(|lease| &lease.owner);
+            owner.is_none_or(|own| owners.any(|owner| owner == own))
+        };
+        // A caller that may only call does not learn when the leases of others end.
+        let first = server.locks.watch(&key, None, Duration::ZERO).await;
+        let first = first.map_err(|error| failed(&error))?;
+        if since != Some(first.revision) || !sees(&first.status) {
+            return Ok(shown(&first, sees(&first.status), &context));
+        }
         let observed = tokio::select! {
             biased;
             observed = server.locks.watch(&key, since, wait) => observed.map_err(|error| failed(&error))?,
@@ -61,10 +75,25 @@ fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
                 return Err(refusal.into());
             }
         };
-        let mut shown = show(&observed.status, observed.now, &context);
-        shown["revision"] = observed.revision.to_string().into();
-        Ok(shown)
+        Ok(shown(&observed, sees(&observed.status), &context))
     }))
+}
+
+/// The status and its revision; without any holder for a caller that has no lease among them.
+fn shown(observed: &Observation, sees_holders: bool, context: &ServedCall) -> Value {
+    let mut shown = if sees_holders {
+        show(&observed.status, observed.now, context)
+    } else {
+        let LockStatus {
+            name,
+            holder_count,
+            waiters,
+            ..
+        } = &*observed.status;
+        json!({"key": name.as_str(), "locked": *holder_count > 0, "waiters": waiters})
+    };
+    shown["revision"] = observed.revision.to_string().into();
+    shown
 }
 
 fn failed(error: &LockError) -> ErrorObject {

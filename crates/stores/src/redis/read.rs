@@ -1,6 +1,8 @@
 //! Read-only calls: the state of locks, their queues, and how many locks there are. They are not batched with commands.
 
-use forrst_lock::{Answer, Counts, LockName, LockStatus, StoreError, Timestamp, Waiter};
+use forrst_lock::{
+    Answer, Counts, Fence, Lease, LockName, LockStatus, StoreError, Timestamp, Waiter,
+};
 use fred::types::Value;
 use futures_util::future::try_join_all;
 
@@ -158,10 +160,14 @@ impl Unpacker<'_> {
         let waiters = self.size()?;
         let count = self.list("leases")?;
         let holders = (0..count).map(|_| self.lease(name));
+        let holders: Vec<Lease> = holders.collect::<Result<_, _>>()?;
+        // Zero if it is that of the last lease.
+        let last_fence = Fence::new(self.number("last fence")?);
         Ok(LockStatus {
             name: name.clone(),
             kind: (holder_count > 0).then(|| share.kind()),
-            holders: holders.collect::<Result<_, _>>()?,
+            last_fence: last_fence.or(holders.last().map(|lease| lease.fence)),
+            holders,
             holder_count,
             waiters,
         })

@@ -38,11 +38,48 @@ fn matrix() -> Vec<(Value, [bool; 3])> {
             [true, false, true],
         ),
         (lock("status", key()), [false, true, true]),
+        (lock("watch", key()), [false, true, true]),
+        (
+            lock("watch", json!({"key": "lock:free", "owner": "o"})),
+            [true, true, true],
+        ),
         (lock("list", json!({})), [false, true, true]),
         (lock("waiters", key()), [false, true, true]),
         (lock("activity", json!({})), [false, true, true]),
         (lock("force-release", key()), [false, false, true]),
     ]
+}
+
+/// Otherwise any owner, invented or not, would let a caller observe the locks of others.
+#[test]
+fn a_caller_that_may_only_call_watches_no_lease_but_its_own() {
+    let guarded = Guarded::start(&[
+        ("holder", &["--role", "call"]),
+        ("other", &["--role", "call"]),
+    ]);
+    let ask = |key: usize, request: &Value| {
+        Transport::ALL[0].ask(&guarded.address(), Some(&guarded.keys[key]), request)
+    };
+    let taken = ask(0, &acquire("watched"));
+    let owner = taken["result"]["owner"].clone();
+    let watch = |owner: &Value, since: &Value| {
+        let mut arguments =
+            json!({"key": "lock:watched", "owner": owner, "wait": {"value": 1, "unit": "minute"}});
+        if !since.is_null() {
+            arguments["since"] = since.clone();
+        }
+        lock("watch", arguments)
+    };
+    let own = &ask(0, &watch(&owner, &Value::Null))["result"];
+    assert_eq!(own["owner"], owner, "{own}");
+    let hidden = &ask(1, &watch(&json!("invented"), &Value::Null))["result"];
+    let revision = &hidden["revision"];
+    let expected =
+        json!({"key": "lock:watched", "locked": true, "waiters": 0, "revision": revision});
+    assert_eq!(*hidden, expected);
+    // It does not wait for the end of the lease either.
+    let hidden = &ask(1, &watch(&json!("invented"), revision))["result"];
+    assert_eq!(*hidden, expected);
 }
 
 #[test]

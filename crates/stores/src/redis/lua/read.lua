@@ -10,7 +10,24 @@ local function is_waiting(claim)
   return false
 end
 
--- { number of live leases, how they share the key, how many wait, the first leases }
+-- The largest fence of the live leases in a sorted set.
+local function last_fence(key, most)
+  local to = '(g'
+  while true do
+    local some = call('ZRANGE', sorted_set(key), to, '[f', 'BYLEX', 'REV', 'LIMIT', 0, most)
+    for _, text in ipairs(some) do
+      if parse_lease(sub(text, 17))[EXPIRES] > now then
+        return tonumber(sub(text, 2, 16))
+      end
+    end
+    if #some == 0 then
+      return 0
+    end
+    to = '(' .. some[#some]
+  end
+end
+
+-- { number of live leases, how they share the key, how many wait, the first leases, the largest fence if it is not among them }
 local function inspect(key, most)
   local live, shown = 0, {}
   if has_many_leases(key) then
@@ -40,7 +57,8 @@ local function inspect(key, most)
   for other, some in pairs(key.state[WAITS] or {}) do
     waiting = waiting + (is_dead(other) and 0 or some)
   end
-  return { live, key.state[SHARE], waiting, shown }
+  local last = live > #shown and last_fence(key, most) or 0
+  return { live, key.state[SHARE], waiting, shown, last }
 end
 
 -- For each claim { owner, caller, note, since, until }, in the order of the queue.
