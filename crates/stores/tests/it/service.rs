@@ -653,7 +653,8 @@ async fn a_watcher_is_answered_when_a_lease_expires() {
     let (_, watching) = start_watching(&service, seconds(60)).await;
     let freed = watching.await.unwrap().unwrap();
     assert_eq!(freed.status.holder_count, 0);
-    assert!((seconds(20)..seconds(21)).contains(&start.elapsed()));
+    assert!(start.elapsed() >= seconds(20));
+    assert!(start.elapsed() < Duration::from_millis(20_100));
 }
 
 #[tokio::test(start_paused = true)]
@@ -687,7 +688,8 @@ async fn a_lease_that_is_shortened_wakes_its_watchers_at_its_new_end() {
     service.extend(lease, ttl(5)).await.unwrap().unwrap();
     let freed = watching.await.unwrap().unwrap();
     assert_eq!(freed.status.holder_count, 0);
-    assert!((seconds(5)..seconds(6)).contains(&start.elapsed()));
+    assert!(start.elapsed() >= seconds(5));
+    assert!(start.elapsed() < Duration::from_millis(5_100));
 }
 
 #[tokio::test(start_paused = true)]
