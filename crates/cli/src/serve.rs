@@ -163,7 +163,7 @@ fn print_banner(server: &Server, settings: &Settings, listener: &TcpListener) {
         DurabilityLevel::Process => "durable, except after a loss of power",
     };
     let unix = settings.unix.as_ref();
-    let unix = unix.map(|path| format!("\n  unix   {}", path.display()));
+    let unix = unix.map(|path| format!("\n  unix       {}", path.display()));
     let functions = match server.functions() {
         functions if functions.is_empty() => {
             "only the system functions (--demo adds some to try)".to_owned()
@@ -172,9 +172,9 @@ fn print_banner(server: &Server, settings: &Settings, listener: &TcpListener) {
     };
     let banner = format!(
         "forrst {version} · {node}
-  http   {scheme}://{address}/forrst   (JSON-RPC and WebSocket: /rpc){unix}
+  http       {scheme}://{address}/forrst   (JSON-RPC and WebSocket: /rpc){unix}
   dashboard  {scheme}://{address}/   (metrics for Prometheus: /metrics)
-  store  {store} ({lasts})
+  store      {store} ({lasts})
   functions  {functions}
 
 Try it:
