@@ -440,6 +440,9 @@ impl LockService {
         since: Option<Revision>,
         wait: Duration,
     ) -> Result<Observation, LockError> {
+        if since.is_none() {
+            return Ok(self.observe(name).await?);
+        }
         let deadline = Instant::now() + wait;
         let core = &self.core;
         // Before the first read, so that no change after it is missed.

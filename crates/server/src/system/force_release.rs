@@ -1,4 +1,4 @@
-//! `force-release`: an admin ends the leases on a key, whoever owns them. Every one is recorded in the audit log before it is
+//! `force-release`: an admin ends the leases on a key, whichever owner they have. Every one is recorded in the audit log before it is
 //! done.
 
 use forrst_lock::{Fence, Lease, LockName, NotHeld};

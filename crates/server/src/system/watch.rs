@@ -61,11 +61,13 @@ fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
             let mut owners = status.holders.iter().map(|lease| &lease.owner);
             owner.is_none_or(|own| owners.any(|owner| owner == own))
         };
-        // A caller that may only call does not learn when the leases of others end.
-        let first = server.locks.watch(&key, None, Duration::ZERO).await;
-        let first = first.map_err(|error| failed(&error))?;
-        if since != Some(first.revision) || !sees(&first.status) {
-            return Ok(shown(&first, sees(&first.status), &context));
+        if owner.is_some() {
+            // A caller that may only call does not learn when the leases of others end.
+            let first = server.locks.watch(&key, None, wait).await;
+            let first = first.map_err(|error| failed(&error))?;
+            if !sees(&first.status) {
+                return Ok(shown(&first, false, &context));
+            }
         }
         let observed = tokio::select! {
             biased;
