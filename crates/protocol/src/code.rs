@@ -87,6 +87,12 @@ error_codes! {
     LockOwnershipMismatch = "LOCK_OWNERSHIP_MISMATCH", 403, final;
     /// This owner has released the lock before.
     LockAlreadyReleased = "LOCK_ALREADY_RELEASED", 409, final;
+    /// The caller cancelled the call.
+    Cancelled = "CANCELLED", 499, final;
+    /// No call that this caller may cancel has this cancellation token.
+    CancellationTokenUnknown = "CANCELLATION_TOKEN_UNKNOWN", 404, final;
+    /// The call with this cancellation token has ended.
+    CancellationTooLate = "CANCELLATION_TOO_LATE", 409, final;
     /// The lock is held, and the request does not wait.
     LockAcquisitionFailed = "LOCK_ACQUISITION_FAILED", 423, retry;
     /// The lock was not granted within the time that the request waits at most.

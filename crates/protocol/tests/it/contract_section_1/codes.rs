@@ -38,6 +38,9 @@ fn codes_have_the_status_and_retryability_of_the_table() {
     check("DEADLINE_EXCEEDED", 408, true);
     check("LOCK_OWNERSHIP_MISMATCH", 403, false);
     check("LOCK_ALREADY_RELEASED", 409, false);
+    check("CANCELLED", 499, false);
+    check("CANCELLATION_TOKEN_UNKNOWN", 404, false);
+    check("CANCELLATION_TOO_LATE", 409, false);
     check("LOCK_ACQUISITION_FAILED LOCK_TIMEOUT", 423, true);
     check("RATE_LIMITED", 429, true);
     check("INTERNAL_ERROR", 500, true);
