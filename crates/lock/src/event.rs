@@ -212,6 +212,9 @@ impl Reporter {
         fence: Option<Fence>,
         after: Option<Duration>,
     ) {
+        if name.is_call() {
+            return;
+        }
         self.stats.add(kind);
         if let Some(observer) = &self.observer {
             observer.happened(kind, after);

@@ -42,7 +42,7 @@ pub use lease::Lease;
 pub use model::{Kind, Locks, NotHeld, ReleaseMemory, Share, Wake};
 pub use name::{InvalidText, LockKey, LockName};
 pub use node::{Node, Nodes};
-pub use owner::{Attempt, Caller, NodeId, Note, Owner, Ticket};
+pub use owner::{Attempt, CallToken, Caller, NodeId, Note, Owner, Ticket};
 pub use secret::Secret;
 pub use service::{AcquireOutcome, AcquireRequest, Config, LockError, LockService, WaiterLimit};
 pub use storage_key::StorageKey;

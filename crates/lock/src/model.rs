@@ -72,6 +72,9 @@ impl Default for ReleaseMemory {
     }
 }
 
+/// How long the end of a [call](LockName::call) is remembered, whatever the [`ReleaseMemory`] of the store.
+pub const CALL_MEMORY: Duration = Duration::from_secs(60);
+
 /// How long a key remembers a withdrawn attempt, so that a call of it that arrives late is refused.
 pub const WITHDRAWAL_TTL: Duration = Duration::from_secs(60);
 

@@ -10,6 +10,8 @@ use smallvec::SmallVec;
 use smol_str::SmolStr;
 use unicode_normalization::{UnicodeNormalization, is_nfc};
 
+use crate::{CallToken, Caller};
+
 /// Why a text is not a valid key, name, owner or attempt.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidText {
@@ -114,6 +116,9 @@ impl fmt::Display for LockKey {
 
 /// The full key of a lock: `lock:<function>:<key>`, or `lock:<key>` when it is global.
 ///
+/// A store also has names of [calls](Self::call), which are not locks: they are neither listed nor counted nor reported, and no
+/// key of a caller can name one.
+///
 /// Cheap to clone: the text is shared.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName(Arc<str>);
@@ -138,6 +143,42 @@ impl LockName {
     /// The name of a lock that is shared by all functions.
     pub fn global(key: &LockKey) -> Self {
         Self(joined(&[Self::PREFIX, key.as_str()]))
+    }
+
+    /// The name of a call that can be cancelled by a token. A lease on it means that the call is under way; ending that lease cancels
+    /// the call, on whichever node it is. Its releases are remembered for [`CALL_MEMORY`](crate::model::CALL_MEMORY).
+    pub fn call(caller: Option<&Caller>, token: &CallToken) -> Self {
+        let caller = caller.map_or("", Caller::as_str);
+        // The length keeps the callers apart: both texts may contain colons.
+        let length = caller.len().to_string();
+        Self(joined(&[
+            Self::CALL_PREFIX,
+            &length,
+            ":",
+            caller,
+            ":",
+            token.as_str(),
+        ]))
+    }
+
+    const CALL_PREFIX: &'static str = "call:";
+
+    /// Whether it is the name of a [call](Self::call), and not of a lock.
+    pub fn is_call(&self) -> bool {
+        self.0.starts_with(Self::CALL_PREFIX)
+    }
+
+    /// Reads a name that a store has written: of a lock, or of a call.
+    ///
+    /// # Errors
+    ///
+    /// If it is neither.
+    pub fn restore(text: &str) -> Result<Self, InvalidText> {
+        if text.starts_with(Self::CALL_PREFIX) {
+            check(text, Self::MAX_BYTES)?;
+            return Ok(Self(text.into()));
+        }
+        Self::parse(text)
     }
 
     /// Parses a full key, as answers contain it.
@@ -247,6 +288,27 @@ mod tests {
         let function = "f".repeat(LockName::MAX_FUNCTION_BYTES);
         let name = LockName::scoped(&function, &key).unwrap();
         assert_eq!(LockName::parse(name.as_str()), Ok(name));
+    }
+
+    #[test]
+    fn calls_of_different_callers_never_have_one_name() {
+        let caller = |name: &str| Caller::parse(name).unwrap();
+        let token = |text: &str| CallToken::parse(text).unwrap();
+        let (short, long) = (caller("a"), caller("a:b"));
+        let name = LockName::call(Some(&short), &token("b:c"));
+        assert_ne!(LockName::call(Some(&long), &token("c")), name);
+        assert_ne!(LockName::call(None, &token("a:b:c")), name);
+        assert_eq!(LockName::restore(name.as_str()), Ok(name));
+    }
+
+    #[test]
+    fn the_name_of_a_call_is_not_a_full_key() {
+        let token = CallToken::parse(&"t".repeat(255)).unwrap();
+        let caller = Caller::parse(&"c".repeat(255)).unwrap();
+        let name = LockName::call(Some(&caller), &token);
+        assert!(name.is_call());
+        assert_eq!(LockName::parse(name.as_str()), Err(InvalidText::NoPrefix));
+        assert_eq!(LockName::restore(name.as_str()), Ok(name));
     }
 
     #[test]

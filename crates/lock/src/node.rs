@@ -45,11 +45,6 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
     ) {
         let _ = (name, fence, expires_at, reading);
     }
-
-    /// A message that one of the processes has [broadcast](crate::LockStore::broadcast).
-    fn message(&self, message: &[u8]) {
-        let _ = message;
-    }
 }
 
 /// The processes that use a store; in a server, one.
@@ -99,14 +94,6 @@ impl Nodes {
     ) {
         self.any(|node| {
             node.changed_elsewhere(name, fence, expires_at, reading);
-            false
-        });
-    }
-
-    /// Calls [`Node::message`] of every node.
-    pub fn message(&self, message: &[u8]) {
-        self.any(|node| {
-            node.message(message);
             false
         });
     }

@@ -50,6 +50,11 @@ text! {
 }
 
 text! {
+    /// The token by which a caller can cancel its call: 1 to 255 bytes, no control characters.
+    CallToken
+}
+
+text! {
     /// What a lock is held for, for people: 1 to 255 bytes. It is not secret.
     Note
 }

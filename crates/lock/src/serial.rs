@@ -28,7 +28,20 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(Attempt, Caller, LockName, Note, Owner);
+as_text!(Attempt, Caller, Note, Owner);
+
+impl Serialize for LockName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for LockName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        Self::restore(&text).map_err(D::Error::custom)
+    }
+}
 
 impl Serialize for NodeId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

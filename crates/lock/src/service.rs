@@ -492,6 +492,15 @@ impl LockService {
 
     /// A page of the locks that are held.
     pub async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
+        if request.prefix.is_empty() {
+            // The names of calls begin otherwise.
+            let prefix = LockName::PREFIX.to_owned();
+            let locks = ListRequest {
+                prefix,
+                ..request.clone()
+            };
+            return self.core.store.list(&locks).await;
+        }
         self.core.store.list(request).await
     }
 

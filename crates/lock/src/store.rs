@@ -106,23 +106,17 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
     /// Whether the store works, including writes: one round trip, without waiting for a disk.
     async fn health(&self) -> Result<(), StoreError>;
 
-    /// Sends a message to every process that uses the store, including this one: see [`Node::message`]. It may be lost.
-    async fn broadcast(&self, message: &[u8]) -> Result<(), StoreError> {
-        let _ = message;
-        Err(StoreError::Unsupported(
-            "it does not send messages between processes",
-        ))
-    }
-
     /// Finishes work in the background, such as rollbacks. Called at shutdown, after the last command; returns soon even if the
     /// work cannot be finished.
     async fn close(&self) {}
 
-    /// The numbers of keys and leases, for metrics. A lease that has just expired may still be counted.
+    /// The numbers of keys and leases, for metrics, without [calls](LockName::call). A lease that has just expired may still be
+    /// counted.
     ///
     /// The default lists all locks; a store that keeps counts overrides it.
     async fn counts(&self) -> Result<Counts, StoreError> {
         let mut request = ListRequest {
+            prefix: LockName::PREFIX.to_owned(),
             limit: 1000,
             ..ListRequest::default()
         };

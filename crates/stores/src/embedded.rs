@@ -221,11 +221,6 @@ impl LockStore for EmbeddedStore {
         let _ = timeout(CLOSE_TIME, rolled_back).await;
     }
 
-    async fn broadcast(&self, message: &[u8]) -> Result<(), StoreError> {
-        self.calls.broadcast(message);
-        Ok(())
-    }
-
     async fn counts(&self) -> Result<Counts, StoreError> {
         self.calls.read(None, |table, _| table.counts()).await
     }

@@ -249,11 +249,6 @@ impl LockStore for MemoryStore {
         Ok(())
     }
 
-    async fn broadcast(&self, message: &[u8]) -> Result<(), StoreError> {
-        self.nodes.message(message);
-        Ok(())
-    }
-
     async fn counts(&self) -> Result<Counts, StoreError> {
         let counts = self.shards.iter().map(|shard| lock(shard).counts());
         Ok(counts.fold(Counts::default(), Add::add))

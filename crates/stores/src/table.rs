@@ -51,6 +51,8 @@ struct Indexes {
     recent: Vec<LockName>,
     /// How many free keys have a queue. They are reserved for a set that waits for another key.
     reserved: usize,
+    /// How many [calls](LockName::call) are under way. They are not locks, and not counted as such.
+    calls: usize,
     /// Keys with releases or withdrawals that are remembered, and until when the last of them was when the key was added.
     tombstones: VecDeque<(Timestamp, LockName)>,
     /// The sum over all keys.
@@ -86,6 +88,8 @@ struct Slot {
     is_listed: bool,
     /// Is counted in [`Indexes::reserved`].
     is_reserved: bool,
+    /// Is counted in [`Indexes::calls`].
+    is_running_call: bool,
 }
 
 /// The number of releases and withdrawals that are remembered, or its limit.
@@ -117,6 +121,7 @@ impl Slot {
             is_recent: false,
             is_listed: false,
             is_reserved: false,
+            is_running_call: false,
         }
     }
 }
@@ -314,8 +319,8 @@ impl Table {
     /// The number of keys and leases. A lease is counted in the table that has its first key.
     pub(crate) fn counts(&self) -> Counts {
         Counts {
-            keys: self.held(),
-            leases: self.indexes.due.len(),
+            keys: self.held() - self.indexes.calls,
+            leases: self.indexes.due.len() - self.indexes.calls,
             reserved: self.indexes.reserved,
         }
     }
@@ -492,6 +497,10 @@ impl Indexes {
         self.reserved += usize::from(is_reserved);
         self.reserved -= usize::from(slot.is_reserved);
         slot.is_reserved = is_reserved;
+        let is_running_call = is_held && name.is_call();
+        self.calls += usize::from(is_running_call);
+        self.calls -= usize::from(slot.is_running_call);
+        slot.is_running_call = is_running_call;
         let remembers_until = slot.key.remembers_until();
         if let Some(until) = remembers_until
             && !slot.has_tombstones

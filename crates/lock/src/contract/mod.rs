@@ -97,6 +97,8 @@ cases! {
         a_release_with_a_fence_is_recognised_after_a_newer_lease
         the_last_sixteen_releases_are_remembered
         a_release_is_forgotten_after_a_while
+        the_end_of_a_call_is_remembered_for_longer
+        calls_are_not_counted_as_locks
         an_expired_lease_is_not_reported_as_released
         force_release_needs_no_owner
         force_release_of_a_fence_does_not_end_the_next_lease
@@ -227,7 +229,9 @@ pub async fn run<K>(name: &str, open: impl AsyncFn(ReleaseMemory) -> (Arc<dyn Lo
 /// others it is too long to end during the case, however slow the machine.
 pub fn release_memory(case: &str) -> ReleaseMemory {
     match case {
-        "a_release_is_forgotten_after_a_while" => ReleaseMemory::MIN,
+        "a_release_is_forgotten_after_a_while" | "the_end_of_a_call_is_remembered_for_longer" => {
+            ReleaseMemory::MIN
+        }
         _ => ReleaseMemory::default(),
     }
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::model::{Acquired, Obstacle, REMEMBERED_RELEASES};
 use crate::store::LockStore;
-use crate::{Fence, NotHeld};
+use crate::{CallToken, Fence, LockKey, LockName, NotHeld};
 
 /// Released by its owner, not by force.
 const RELEASED: NotHeld = NotHeld::AlreadyReleased { forced: false };
@@ -182,6 +182,44 @@ pub async fn a_release_is_forgotten_after_a_while(store: Arc<dyn LockStore>) {
     release(&*store, &lease).await.unwrap();
     pass_exactly(store.capabilities().release_memory.as_duration()).await;
     assert_eq!(release(&*store, &lease).await, Err(NotHeld::NotFound));
+}
+
+pub async fn the_end_of_a_call_is_remembered_for_longer(store: Arc<dyn LockStore>) {
+    let call = fresh_call("ended");
+    let lease = take(&*store, &call, "a", long()).await;
+    release(&*store, &lease).await.unwrap();
+    pass_exactly(store.capabilities().release_memory.as_duration()).await;
+    assert_eq!(release(&*store, &lease).await, Err(RELEASED));
+    // A lock is not taken for a call, whatever its key.
+    let key = LockKey::parse(&format!("}}:{call}")).unwrap();
+    let lease = take(&*store, &LockName::global(&key), "a", long()).await;
+    release(&*store, &lease).await.unwrap();
+    pass_exactly(store.capabilities().release_memory.as_duration()).await;
+    assert_eq!(release(&*store, &lease).await, Err(NotHeld::NotFound));
+}
+
+pub async fn calls_are_not_counted_as_locks(store: Arc<dyn LockStore>) {
+    let before = store.counts().await.unwrap();
+    let lock = take(&*store, &fresh_name("counted"), "a", long()).await;
+    let calls = ["one", "other"].map(fresh_call);
+    for call in &calls {
+        take(&*store, call, "a", long()).await;
+    }
+    let counted = store.counts().await.unwrap();
+    assert_eq!(
+        (counted.keys, counted.leases),
+        (before.keys + 1, before.leases + 1)
+    );
+    release_as(&*store, &calls[0], "a", None).await.unwrap();
+    release(&*store, &lock).await.unwrap();
+    assert_eq!(store.counts().await.unwrap(), before);
+    release_as(&*store, &calls[1], "a", None).await.unwrap();
+    assert_eq!(store.counts().await.unwrap(), before);
+}
+
+fn fresh_call(about: &str) -> LockName {
+    let token = CallToken::parse(fresh_name(about).as_str());
+    LockName::call(None, &token.expect("a short token"))
 }
 
 pub async fn an_expired_lease_is_not_reported_as_released(store: Arc<dyn LockStore>) {

@@ -4,9 +4,9 @@
 //! unblock further ones. A step ends only when no key that it changed has a claim that can be granted.
 
 use super::{
-    Abandoned, CONFIRM_WITHIN, Call, Claim, Command, End, Env, Holder, Key, Keys, LeaseRef, Locks,
-    NotHeld, Outcome, Position, Release, Settled, Transition, WITHDRAWAL_TTL, Waiting, Wake,
-    Withdrawal, Withdrawn,
+    Abandoned, CALL_MEMORY, CONFIRM_WITHIN, Call, Claim, Command, End, Env, Holder, Key, Keys,
+    LeaseRef, Locks, NotHeld, Outcome, Position, Release, Settled, Transition, WITHDRAWAL_TTL,
+    Waiting, Wake, Withdrawal, Withdrawn,
 };
 use crate::{Attempt, Fence, Lease, LockName, Owner, Ticket, Timestamp, Ttl};
 
@@ -125,13 +125,18 @@ impl<'a, 'e, K: Keys> Executor<'a, 'e, K> {
             }
         }
         if let End::Released | End::Forced = cause {
-            let (now, until) = (self.env.now, self.env.now + self.env.memory.as_duration());
+            let now = self.env.now;
             for name in lease.locks.names() {
+                let memory = if name.is_call() {
+                    CALL_MEMORY
+                } else {
+                    self.env.memory.as_duration()
+                };
                 let release = Release {
                     owner: lease.owner.clone(),
                     attempt: attempt.clone(),
                     fence,
-                    until,
+                    until: now + memory,
                     forced: cause == End::Forced,
                     is_newest: false,
                 };

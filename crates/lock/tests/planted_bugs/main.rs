@@ -40,6 +40,10 @@ const PLANTED: &[(Bug, &str)] = &[
     ),
     (Bug::NoTombstone, "a_second_release_is_recognised"),
     (
+        Bug::CallForgottenLikeALock,
+        "the_end_of_a_call_is_remembered_for_longer",
+    ),
+    (
         Bug::ContenderClearsTheHolder,
         "a_refused_contender_changes_nothing",
     ),
@@ -153,14 +157,15 @@ const PLANTED: &[(Bug, &str)] = &[
     ),
 ];
 
-/// In the model test no call vanishes without being abandoned, none rejoins, nothing is listed, and nothing is due when a command
-/// arrives.
+/// In the model test no call vanishes without being abandoned, none rejoins, nothing is listed, nothing is due when a command
+/// arrives, and all keys are those of locks.
 const INVISIBLE_TO_THE_MODEL: &[Bug] = &[
     Bug::GoneWaiterKeepsTheLock,
     Bug::SetListedOnce,
     Bug::ReleaseEndsTheNextLease,
     Bug::ExtendRevives,
     Bug::RejoinAfterTheRelease,
+    Bug::CallForgottenLikeALock,
 ];
 
 /// Keys are settled before each command, because this store settles all keys in each step.

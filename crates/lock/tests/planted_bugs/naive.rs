@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use forrst_lock::model::{
-    Abandoned, Acquire, Acquired, Call, Claim, Command, End, LeaseRef, Obstacle, Outcome, Position,
-    REMEMBERED_RELEASES, Release, Settled, Transition, WITHDRAWAL_TTL, Withdrawal, Withdrawn,
+    Abandoned, Acquire, Acquired, CALL_MEMORY, Call, Claim, Command, End, LeaseRef, Obstacle,
+    Outcome, Position, REMEMBERED_RELEASES, Release, Settled, Transition, WITHDRAWAL_TTL,
+    Withdrawal, Withdrawn,
 };
 use forrst_lock::{
     Answer, Attempt, Capabilities, Fence, Kind, Lease, ListError, ListRequest, LockName,
@@ -32,6 +33,7 @@ pub(crate) enum Bug {
     EveryoneIsWoken,
     TombstoneKeptTooLong,
     NoTombstone,
+    CallForgottenLikeALock,
     ContenderClearsTheHolder,
     Reentrant,
     AbandonDoesNothing,
@@ -767,11 +769,16 @@ impl Keyspace {
                 .any(|it| is_newer(&it.lease.owner, it.lease.fence));
             let mut known = self.releases.get(name).into_iter().flatten();
             let knows_newer = known.any(|it| it.until > self.now && is_newer(&it.owner, it.fence));
+            let memory = match self.bug {
+                Bug::CallForgottenLikeALock => ReleaseMemory::default().as_duration(),
+                _ if name.is_call() => CALL_MEMORY,
+                _ => ReleaseMemory::default().as_duration(),
+            };
             let release = Release {
                 owner: lease.owner.clone(),
                 attempt: attempt.clone(),
                 fence: lease.fence,
-                until: self.now + ReleaseMemory::default().as_duration(),
+                until: self.now + memory,
                 forced,
                 is_newest: !has_newer && !knows_newer,
             };

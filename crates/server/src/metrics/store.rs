@@ -66,12 +66,11 @@ pub(super) enum Operation {
     List,
     Sweep,
     Health,
-    Broadcast,
     Counts,
 }
 
 impl Operation {
-    pub(super) const ALL: [Self; 15] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Acquire,
         Self::Abandon,
         Self::Release,
@@ -85,7 +84,6 @@ impl Operation {
         Self::List,
         Self::Sweep,
         Self::Health,
-        Self::Broadcast,
         Self::Counts,
     ];
 
@@ -105,7 +103,6 @@ impl Operation {
             Self::List => "list",
             Self::Sweep => "sweep",
             Self::Health => "health",
-            Self::Broadcast => "broadcast",
             Self::Counts => "counts",
         }
     }
@@ -195,11 +192,6 @@ impl LockStore for Metered {
 
     async fn health(&self) -> Result<(), StoreError> {
         self.measure(Operation::Health, self.store.health()).await
-    }
-
-    async fn broadcast(&self, message: &[u8]) -> Result<(), StoreError> {
-        self.measure(Operation::Broadcast, self.store.broadcast(message))
-            .await
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {

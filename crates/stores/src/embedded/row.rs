@@ -53,7 +53,7 @@ pub(super) fn read_lease(row: &Row<'_>) -> Result<Holder, String> {
 }
 
 fn lease(row: &Row<'_>, name: &str) -> Result<Holder, String> {
-    let name = LockName::parse(name).map_err(invalid("name"))?;
+    let name = LockName::restore(name).map_err(invalid("name"))?;
     let locks = match column::<Option<String>>(row, 8)? {
         None => Locks::exclusive(name.clone()),
         Some(locks) => serde_json::from_str(&locks).map_err(invalid("set of keys"))?,
@@ -96,7 +96,10 @@ pub(super) fn read_withdrawal(row: &Row<'_>) -> Result<(LockName, Withdrawal), S
             attempt: Attempt::parse(&attempt).map_err(invalid("attempt"))?,
             until: time(row, 3)?,
         };
-        Ok((LockName::parse(&name).map_err(invalid("name"))?, withdrawal))
+        Ok((
+            LockName::restore(&name).map_err(invalid("name"))?,
+            withdrawal,
+        ))
     };
     read().map_err(|what: String| format!("a withdrawal of `{name}` is invalid: {what}"))
 }

@@ -211,10 +211,6 @@ impl Calls {
         })
     }
 
-    pub(crate) fn broadcast(&self, message: &[u8]) {
-        self.nodes.message(message);
-    }
-
     pub(crate) fn subscribe(&self, node: Weak<dyn Node>) {
         self.nodes.add(node);
     }

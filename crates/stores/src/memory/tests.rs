@@ -1,10 +1,9 @@
 //! Fences, remembered releases and messages in the memory store.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use forrst_lock::model::{Acquire, Acquired, Claim, LeaseRef, Transition};
-use forrst_lock::{Lease, LockKey, NotHeld, Owner, Reading, Timestamp, Ttl, Wake};
+use forrst_lock::model::{Acquire, Acquired, Claim, LeaseRef};
+use forrst_lock::{Lease, LockKey, NotHeld, Owner, Ttl};
 
 use super::*;
 
@@ -116,33 +115,4 @@ fn commands_on_free_locks_leave_nothing_behind() {
     }
     assert_eq!(remembered(&store), 0);
     assert_eq!(store.held(), 0);
-}
-
-#[tokio::test]
-async fn a_message_reaches_every_node() {
-    #[derive(Debug, Default)]
-    struct RecordingNode(std::sync::Mutex<Vec<u8>>);
-
-    impl Node for RecordingNode {
-        fn wake(&self, _: Ticket, _: Wake, _: Reading) -> bool {
-            false
-        }
-
-        fn changed(&self, _: &Transition, _: Timestamp) {}
-
-        fn message(&self, message: &[u8]) {
-            self.0.lock().unwrap().extend(message);
-        }
-    }
-
-    let store = MemoryStore::new();
-    let nodes = [(); 2].map(|()| Arc::new(RecordingNode::default()));
-    for node in &nodes {
-        let weak: Weak<RecordingNode> = Arc::downgrade(node);
-        store.subscribe(weak);
-    }
-    store.broadcast(b"cancel 7").await.unwrap();
-    for node in &nodes {
-        assert_eq!(*node.0.lock().unwrap(), b"cancel 7");
-    }
 }

@@ -11,7 +11,7 @@ use fred::util::redis_keyslot;
 const PARTITIONS: u16 = 64;
 
 /// The version of the format. Changes whenever an older version could not read what is written.
-pub(super) const FORMAT: &str = "5";
+pub(super) const FORMAT: &str = "6";
 
 #[derive(Debug)]
 pub(super) struct Keyspace {
@@ -154,7 +154,7 @@ impl Partition {
 /// The lock of a state key.
 pub(super) fn name_of(state_key: &str) -> Option<LockName> {
     let (_, name) = state_key.split_once("}:")?;
-    LockName::parse(name).ok()
+    LockName::restore(name).ok()
 }
 
 /// The part of a key that a cluster hashes, if not all of it.

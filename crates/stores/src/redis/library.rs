@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use forrst_lock::model::{
-    CONFIRM_WITHIN, MAX_CALLS, MAX_WITHDRAWALS, REMEMBERED_RELEASES, WITHDRAWAL_TTL,
+    CALL_MEMORY, CONFIRM_WITHIN, MAX_CALLS, MAX_WITHDRAWALS, REMEMBERED_RELEASES, WITHDRAWAL_TTL,
 };
 use forrst_lock::{Fence, Fences};
 use fred::error::Error as FredError;
@@ -167,6 +167,7 @@ fn constants() -> HashMap<&'static str, i64> {
         ("REMEMBERED_RELEASES", number(REMEMBERED_RELEASES as u64)),
         ("MAX_CALLS", number(MAX_CALLS as u64)),
         ("MAX_WITHDRAWALS", number(MAX_WITHDRAWALS as u64)),
+        ("CALL_MEMORY", millis(CALL_MEMORY)),
         ("WITHDRAWAL_TTL", millis(WITHDRAWAL_TTL)),
         ("CONFIRM_WITHIN", millis(CONFIRM_WITHIN)),
         ("NODE_TTL", millis(NODE_TTL)),

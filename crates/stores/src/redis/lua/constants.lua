@@ -65,13 +65,15 @@ RELEASES = 8
 SCORE = 9
 -- How many of its leases are counted at another of their keys.
 FOREIGN = 10
--- What it adds to the counts of leases and of reserved keys.
+-- What it adds to the count of leases.
 EXTRA = 11
-RESERVED = 12
+-- The counter of keys that are in the expiry index and not held: `reserved`, or `calls` for a call under way; false for a lock.
+APART = 12
 -- How many attempts were withdrawn lately, see `withdrawn_lately`; false if none was.
 WITHDRAWN = 13
 -- When the latest claim arrived, in microseconds.
 LAST_ARRIVAL = 14
+-- The last field. `parse_state` relies on there being at most 15.
 RELEASES_UNTIL = 15
 
 -- The fields of META.

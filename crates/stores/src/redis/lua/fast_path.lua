@@ -1,7 +1,7 @@
 -- The fast path, for most of the load: to acquire a free key without a queue, and to release its only lease through the node that
 -- it was granted through. The outcome is that of the general path, which everything else takes.
 
--- Excludes repeated attempts, calls that rejoin the queue, and keys with tombstones of abandoned calls.
+-- Excludes repeated attempts, calls that rejoin the queue, keys with tombstones of abandoned calls, and keys that are not counted.
 local function acquire_free(command, key)
   local state = key.state
   local holders = state[LEASES]
@@ -12,6 +12,7 @@ local function acquire_free(command, key)
     or type(holders) == 'number'
     or holders[1]
     or state[TOMBSTONES_UNTIL] > now
+    or is_call(key)
   then
     return nil
   end
@@ -40,6 +41,7 @@ local function release_only(command, key)
     or lease[EXPIRES] <= now
     or lease[CONFIRM] ~= 0
     or lease[LEASE_NODES] ~= node
+    or state[APART]
   then
     return nil
   end

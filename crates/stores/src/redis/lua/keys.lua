@@ -52,7 +52,7 @@ local function load_key(id, others)
     id = id,
     number = number,
     is_new = not packed,
-    state = packed and parse_state(packed) or { 0, 0, 0, false, 0, 0, {}, '', 0, 0, 0, 0, false, 0, 0 },
+    state = packed and parse_state(packed) or { 0, 0, 0, false, 0, 0, {}, '', 0, 0, 0, false, false, 0, 0 },
   }
   keys[id] = key
   return key

@@ -295,6 +295,13 @@ local function outdate_releases(key, owner)
   end)
 end
 
+-- Whether a key is that of a call (LockName::call), and not of a lock.
+local function is_call(key)
+  local at = find(key.id, '}:call:', 1, true)
+  -- The first brace ends the hash tag; the name of a lock may have others.
+  return at ~= nil and at == find(key.id, '}:', 1, true)
+end
+
 local function add_release(key, release)
   local state = key.state
   local all = state[RELEASES]

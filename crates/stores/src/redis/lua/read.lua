@@ -123,13 +123,13 @@ end
 -- KEYS: COUNTERS, then expiry indexes. Returns how many keys are held, by how many leases, and how many are reserved.
 local function counts(key_names)
   begin_call(key_names)
-  local extra = call('HMGET', key_names[1], 'leases', 'reserved')
-  local leases, reserved = tonumber(extra[1] or 0), tonumber(extra[2] or 0)
+  local extra = call('HMGET', key_names[1], 'leases', 'reserved', 'calls')
+  local leases, reserved, calls = tonumber(extra[1] or 0), tonumber(extra[2] or 0), tonumber(extra[3] or 0)
   local known = 0
   for i = 2, #key_names do
     known = known + call('ZCARD', key_names[i])
   end
-  local held = known - reserved
+  local held = known - reserved - calls
   return { held, held + leases, reserved }
 end
 

@@ -52,7 +52,8 @@ local function remember_release(key, lease, forced)
       return other[OWNER] == owner and other[FENCE] > fence
     end)
   end
-  add_release(key, { owner, fence, now + release_memory, forced, not has_newer, lease[ATTEMPT] })
+  local memory = is_call(key) and CALL_MEMORY or release_memory
+  add_release(key, { owner, fence, now + memory, forced, not has_newer, lease[ATTEMPT] })
 end
 
 -- Ends a lease, on all its keys. They remember it if it is released or forced.

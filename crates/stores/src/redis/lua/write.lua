@@ -53,14 +53,19 @@ local function write_counts(key)
   local state = key.state
   local held = lease_count(key)
   local extra = held > 0 and held - state[FOREIGN] - 1 or 0
-  local reserved = held == 0 and state[WAITS] and 1 or 0
+  local apart = held > 0 and is_call(key) and 'calls' or held == 0 and state[WAITS] and 'reserved' or false
   if extra ~= state[EXTRA] then
     call('HINCRBY', COUNTERS, 'leases', int(extra - state[EXTRA]))
     state[EXTRA] = extra
   end
-  if reserved ~= state[RESERVED] then
-    call('HINCRBY', COUNTERS, 'reserved', int(reserved - state[RESERVED]))
-    state[RESERVED] = reserved
+  if apart ~= state[APART] then
+    if state[APART] then
+      call('HINCRBY', COUNTERS, state[APART], -1)
+    end
+    if apart then
+      call('HINCRBY', COUNTERS, apart, 1)
+    end
+    state[APART] = apart
   end
 end
 
