@@ -109,9 +109,13 @@ struct Slept {
     slept_ms: u32,
 }
 
-async fn sleep(_: Context, Sleep { ms }: Sleep) -> Result<Slept, FunctionError> {
-    tokio::time::sleep(Duration::from_millis(ms.into())).await;
-    Ok(Slept { slept_ms: ms })
+async fn sleep(context: Context, Sleep { ms }: Sleep) -> Result<Slept, FunctionError> {
+    tokio::select! {
+        () = tokio::time::sleep(Duration::from_millis(ms.into())) => Ok(Slept { slept_ms: ms }),
+        () = context.cancelled() => {
+            Err(FunctionError::new(ErrorCode::Cancelled, "The sleep was interrupted"))
+        }
+    }
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -112,9 +112,18 @@ impl Context {
         Some(deadline.at().saturating_duration_since(Instant::now()))
     }
 
-    /// Cancelled when the function has to end: at its deadline, or at the end of the drain timeout.
+    /// Returns when the caller has cancelled the call, with the extension `cancellation`, or when the function has to end for another
+    /// reason: see [`cancellation`](Self::cancellation).
     ///
-    /// The function itself is dropped then; tasks that it has spawned can watch this token.
+    /// A function that its caller has cancelled is not dropped: it should stop at a point where nothing is half done, and return.
+    /// Its lock is held until then. Whatever it returns, the caller gets `CANCELLED`.
+    pub async fn cancelled(&self) {
+        self.cancellation().cancelled().await;
+    }
+
+    /// Cancelled when the function has to end: when its caller cancels the call, at its deadline, or at the end of the drain timeout.
+    ///
+    /// In the last two cases the function itself is dropped; tasks that it has spawned can watch this token.
     pub fn cancellation(&self) -> &CancellationToken {
         self.call.cancellation.token()
     }

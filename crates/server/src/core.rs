@@ -39,8 +39,8 @@ use crate::audit::Audit;
 use crate::context::{CallInfo, Cancellation, Stop, Values};
 use crate::error::internal_error;
 use crate::extension::{
-    AtomicLock, DeadlineExtension, Extension, ExtensionCall, Innermost, Next, Retry, Stage, Step,
-    Trace, Tracing, extension_pointer, guidance,
+    AtomicLock, CancellationExtension, DeadlineExtension, Extension, ExtensionCall, Innermost,
+    Next, Retry, Stage, Step, Trace, Tracing, extension_pointer, guidance,
 };
 use crate::limits::{HeldLocks, Limits, RateLimit, Refusal, Room};
 use crate::metrics::{Activity, Metrics};
@@ -132,8 +132,8 @@ impl Extensions {
     /// The index of `deadline`.
     pub(crate) const DEADLINE: usize = 0;
 
-    /// The index of the first registered extension. Those before it, `deadline`, `tracing` and `retry`, only observe the call.
-    pub(crate) const FIRST_REGISTERED: usize = 3;
+    /// The index of `cancellation`. The extensions before it, `deadline`, `tracing` and `retry`, only observe the call.
+    pub(crate) const CANCELLATION: usize = 3;
 
     pub(crate) fn new(
         limits: &Arc<Limits>,
@@ -146,6 +146,7 @@ impl Extensions {
         extensions.add(Box::new(DeadlineExtension))?;
         extensions.add(Box::new(Tracing))?;
         extensions.add(Box::new(Retry))?;
+        extensions.add(Box::new(CancellationExtension))?;
         for extension in before {
             extensions.add(extension)?;
         }

@@ -3,6 +3,7 @@
 //! A pipeline is a list of [`Around`]s with the function in the middle. Each gets the rest as [`Next`], as in a middleware of axum.
 
 pub(crate) mod atomic_lock;
+mod cancellation;
 mod deadline;
 mod retry;
 mod tracing;
@@ -33,6 +34,9 @@ use crate::limits::{Refusal, ResultRoom};
 use crate::span;
 
 pub(crate) use self::atomic_lock::AtomicLock;
+pub(crate) use self::cancellation::{
+    CancelError, CancellableCall, CancellationExtension, cancel, cancelled_call, read_token,
+};
 pub(crate) use self::deadline::{DeadlineExtension, millis};
 pub(crate) use self::retry::{Retry, guidance, retry_after, whole_seconds};
 pub(crate) use self::tracing::Tracing;
@@ -41,7 +45,7 @@ pub(crate) use self::tracing::Tracing;
 ///
 /// A call has two phases. First [`prepare`](Self::prepare) checks the options of each extension, and nothing else has
 /// happened when one is wrong. Then each [`Around`] runs, from the outermost to the innermost, and the function in the
-/// middle. The order is always the same: `deadline`, `tracing`, `retry`, those registered for [`Stage::BeforeLock`],
+/// middle. The order is always the same: `deadline`, `tracing`, `retry`, `cancellation`, those registered for [`Stage::BeforeLock`],
 /// `atomicLock`, those for [`Stage::InsideLock`]; those of a stage in the order of their registration.
 pub trait Extension: Send + Sync + 'static {
     /// The name in requests, such as `urn:acme:forrst:ext:audit`.
@@ -164,6 +168,14 @@ impl Outcome {
         self
     }
 
+    /// The same outcome, but with this error as its result.
+    pub(crate) fn failed(self, error: ErrorObject) -> Self {
+        Self {
+            result: Err(error.into()),
+            ..self
+        }
+    }
+
     pub(crate) fn into_parts(self) -> (CallResult, Vec<ExtensionData>) {
         (self.result, self.data)
     }
@@ -217,7 +229,7 @@ impl Next {
     ) -> Self {
         if matches!(innermost, Innermost::Fail(_)) {
             // They only observe, and add data to every answer.
-            steps.retain(|step| step.index < Extensions::FIRST_REGISTERED);
+            steps.retain(|step| step.index < Extensions::CANCELLATION);
         }
         steps.sort_unstable_by_key(|step| std::cmp::Reverse(step.index));
         Self {
@@ -231,6 +243,11 @@ impl Next {
 
     pub(crate) fn server(&self) -> &CoreHandle {
         &self.server
+    }
+
+    /// Whether the call is dropped when its client disconnects, at any time: it is one of a system function.
+    pub(crate) fn ends_with_its_caller(&self) -> bool {
+        self.is_detached
     }
 
     /// Runs only the extensions that observe, around a call that has failed already.
@@ -299,6 +316,9 @@ async fn run_call(call: PreparedCall, room: ResultRoom, served: ServedCall) -> O
     let _cancel = CancelOnDrop(info);
     if server.stop.is_stopped() {
         return Outcome::failure(stopping());
+    }
+    if context.call.cancellation.is_cancelled_by_caller() {
+        return Outcome::failure(cancelled_call());
     }
     // The deadline may have passed by now, and a function that is ready at once would win against it below.
     if let Some(Err(error)) = deadline.as_deref().map(Deadline::check) {

@@ -3,6 +3,7 @@
 
 mod acquire;
 mod activity;
+mod cancel;
 mod capabilities;
 mod describe;
 mod extend;
@@ -31,16 +32,13 @@ pub(crate) use self::health::{Health, StoreHealth};
 use crate::AuditEntry;
 use crate::access::{Needs, Role};
 use crate::context::ServedCall;
-use crate::core::ToCompletion;
+use crate::core::{Extensions, ToCompletion};
 use crate::error::{arguments_pointer, internal_error, unavailable};
 use crate::fields::{Fields, parsed};
 use crate::function::PreparedCall;
 use crate::limits::{Limits, Refusal};
 use crate::metrics::FunctionMetrics;
 use crate::registry::Registered;
-
-/// The indexes of `deadline`, `tracing` and `retry` in the pipeline. A system function does not run under a lock.
-const EXTENSIONS: [usize; 3] = [0, 1, 2];
 
 const CALLER: Needs = Needs::OneOf(&[Role::Call]);
 /// The owner token proves who holds the lock. An admin can see it, and may act for the owner.
@@ -58,15 +56,18 @@ struct Spec {
     schema: &'static str,
     /// Who may call it.
     needs: Needs,
+    /// Whether a call can wait, and its caller can cancel it.
+    is_cancellable: bool,
     /// The errors that it can return besides those of every call.
     errors: &'static [(ErrorCode, &'static str)],
     /// Checks the arguments, and returns the call that is ready to run.
     prepare: fn(&RawObject<'_>, &Limits) -> Prepared,
 }
 
-const SPECS: [Spec; 14] = [
+const SPECS: [Spec; 15] = [
     acquire::SPEC,
     activity::SPEC,
+    cancel::SPEC,
     capabilities::SPEC,
     describe::SPEC,
     extend::SPEC,
@@ -105,7 +106,12 @@ impl Spec {
                 name: FunctionName::parse(name).ok()?,
                 version: Version::new(1, 0, 0),
                 errors: errors.clone(),
-                extensions: Some(EXTENSIONS.to_vec()),
+                // A system function does not run under a lock.
+                extensions: Some(if self.is_cancellable {
+                    (0..=Extensions::CANCELLATION).collect()
+                } else {
+                    (0..Extensions::CANCELLATION).collect()
+                }),
                 arguments: arguments.clone(),
                 result: result.clone(),
                 prepare: Box::new(move |arguments| prepare(arguments, &limits)),

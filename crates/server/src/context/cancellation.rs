@@ -6,6 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
+use crate::extension::CancellableCall;
+
 /// Ends all calls of a server after the drain timeout.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
@@ -35,6 +37,8 @@ pub(crate) struct Cancellation {
     stop: Arc<Stop>,
     token: OnceLock<CancellationToken>,
     has_ended: AtomicBool,
+    /// Set if the request names the extension `cancellation`.
+    by_caller: OnceLock<CancellableCall>,
 }
 
 impl Cancellation {
@@ -43,6 +47,7 @@ impl Cancellation {
             stop,
             token: OnceLock::new(),
             has_ended: AtomicBool::new(false),
+            by_caller: OnceLock::new(),
         }
     }
 
@@ -60,6 +65,34 @@ impl Cancellation {
         self.has_ended.store(true, Ordering::SeqCst);
         if let Some(token) = self.token.get() {
             token.cancel();
+        }
+    }
+
+    /// From now on, the caller can cancel the call.
+    pub(crate) fn allow(&self, call: CancellableCall) {
+        let _ = self.by_caller.set(call);
+    }
+
+    /// Returns when the caller has cancelled the call.
+    pub(crate) async fn cancelled_by_caller(&self) {
+        match self.by_caller.get() {
+            Some(call) => call.cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether the caller has cancelled the call, as far as is known here.
+    pub(crate) fn is_cancelled_by_caller(&self) -> bool {
+        self.by_caller
+            .get()
+            .is_some_and(CancellableCall::is_cancelled)
+    }
+
+    /// From now on, the caller cannot cancel the call any more. Returns whether it has.
+    pub(crate) async fn finish(&self) -> bool {
+        match self.by_caller.get() {
+            Some(call) => call.finish().await,
+            None => false,
         }
     }
 }

@@ -21,7 +21,7 @@ use tracing::Instrument;
 
 pub(crate) use self::options::{LockOptions, read_ttl, read_wait};
 use self::refusal::{failed, refusal, too_many_locks};
-use super::{Around, Extension, ExtensionCall, Next, Outcome, exceeded, stopping};
+use super::{Around, Extension, ExtensionCall, Next, Outcome, cancelled_call, exceeded, stopping};
 use crate::Context;
 use crate::context::{CallInfo, HeldLease};
 use crate::core::Core;
@@ -103,6 +103,7 @@ impl LockedCall {
                         acquired = acquiring => acquired,
                         () = server.stop.stopped() => Err(stopping()),
                         error = exceeded(deadline.as_deref()) => Err(error),
+                        () = context.call.cancellation.cancelled_by_caller() => Err(cancelled_call()),
                     }
                 };
                 // Boxed to keep the future small: most calls need not wait.
@@ -132,9 +133,10 @@ impl LockedCall {
         } else {
             running.await
         };
-        // After the deadline, the caller gets an error without the owner token, so it could not release a lock that is kept.
+        // After the deadline, the caller gets an error without the owner token, so it could not release a lock that is kept. And one
+        // that has cancelled the call does not expect to hold a lock.
         let is_late = outcome.is_past_deadline || deadline.is_some_and(|d| d.has_been_answered());
-        let is_kept = !self.options.auto_release && !is_late;
+        let is_kept = !self.options.auto_release && !is_late && !call.cancellation.finish().await;
         let times = LeaseTimes::read(call.received, &guard);
         let lease = release_or_keep(guard, is_kept).await;
         if is_kept {

@@ -5,12 +5,14 @@ use forrst_protocol::{ErrorCode, RawObject};
 use super::{CALLER, Prepared, STORE_UNAVAILABLE, Spec, call};
 use crate::context::ServedCall;
 use crate::extension::atomic_lock::{LeaseTimes, LockOptions, acquire, acquired_data};
+use crate::extension::cancelled_call;
 use crate::limits::{Limits, Refusal};
 
 pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:acquire"],
     schema: "acquire",
     needs: CALLER,
+    is_cancellable: true,
     errors: &[
         (
             ErrorCode::LockAcquisitionFailed,
@@ -40,6 +42,11 @@ fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
         let allowed = options.keys.check(&context.call.caller, options.at);
         allowed.inspect_err(|_| context.server.metrics.refused(Refusal::Forbidden))?;
         let guard = acquire(&context.server, &context, &options).await?;
+        if context.call.cancellation.finish().await {
+            context.server.held.ended(&guard.lease());
+            guard.release().await;
+            return Err(cancelled_call().into());
+        }
         let times = LeaseTimes::read(context.call.received, &guard);
         let lease = guard.keep();
         Ok(acquired_data(&options, &lease, times))

@@ -15,6 +15,7 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:activity"],
     schema: "activity",
     needs: OBSERVER,
+    is_cancellable: false,
     errors: &[],
     prepare,
 };

@@ -13,6 +13,7 @@ pub(super) const SPEC: Spec = Spec {
     ],
     schema: "capabilities",
     needs: Needs::AnyCaller,
+    is_cancellable: false,
     errors: &[],
     prepare,
 };

@@ -17,6 +17,7 @@ pub(super) const SPEC: Spec = Spec {
     ],
     schema: "describe",
     needs: Needs::AnyCaller,
+    is_cancellable: false,
     errors: &[
         (ErrorCode::FunctionNotFound, "There is no such function"),
         (

@@ -15,6 +15,7 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:extend"],
     schema: "extend",
     needs: HOLDER,
+    is_cancellable: false,
     errors: NOT_HELD,
     prepare,
 };

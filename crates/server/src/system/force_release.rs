@@ -17,6 +17,7 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:force-release"],
     schema: "force-release",
     needs: ADMIN,
+    is_cancellable: false,
     errors: &[
         (
             ErrorCode::Forbidden,

@@ -49,6 +49,7 @@ pub(super) const SPEC: Spec = Spec {
     ],
     schema: "health",
     needs: Needs::AnyCaller,
+    is_cancellable: false,
     errors: &[],
     prepare,
 };

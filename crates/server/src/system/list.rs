@@ -26,6 +26,7 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:list"],
     schema: "list",
     needs: OBSERVER,
+    is_cancellable: false,
     errors: &[STORE_UNAVAILABLE],
     prepare,
 };

@@ -14,6 +14,7 @@ pub(super) const SPEC: Spec = Spec {
     ],
     schema: "ping",
     needs: Needs::AnyCaller,
+    is_cancellable: false,
     errors: &[],
     prepare,
 };

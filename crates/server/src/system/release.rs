@@ -13,6 +13,7 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:release"],
     schema: "release",
     needs: HOLDER,
+    is_cancellable: false,
     errors: NOT_HELD,
     prepare,
 };

@@ -17,6 +17,7 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:status"],
     schema: "status",
     needs: OBSERVER,
+    is_cancellable: false,
     errors: &[STORE_UNAVAILABLE],
     prepare,
 };

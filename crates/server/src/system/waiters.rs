@@ -17,6 +17,7 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:waiters"],
     schema: "waiters",
     needs: OBSERVER,
+    is_cancellable: false,
     errors: &[STORE_UNAVAILABLE],
     prepare,
 };

@@ -24,6 +24,7 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:watch"],
     schema: "watch",
     needs: Needs::OneOf(&[Role::Call, Role::Observe, Role::Admin]),
+    is_cancellable: true,
     errors: &[
         (
             ErrorCode::Forbidden,

@@ -20,6 +20,7 @@ pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:withdraw"],
     schema: "withdraw",
     needs: HOLDER,
+    is_cancellable: false,
     errors: &[
         (
             ErrorCode::RateLimited,

@@ -3,6 +3,7 @@
 mod arguments;
 mod attempts;
 mod authors;
+mod cancellation;
 mod deadlines;
 mod disconnects;
 mod extensions;

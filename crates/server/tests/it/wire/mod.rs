@@ -9,6 +9,7 @@ pub(crate) const LOCK: &str = "urn:forrst:ext:atomicLock";
 pub(crate) const DEADLINE: &str = "urn:forrst:ext:deadline";
 pub(crate) const TRACING: &str = "urn:forrst:ext:tracing";
 pub(crate) const RETRY: &str = "urn:forrst:ext:retry";
+pub(crate) const CANCELLATION: &str = "urn:forrst:ext:cancellation";
 
 /// A builder of a request.
 #[derive(Debug, Clone)]
@@ -68,6 +69,10 @@ impl Ask {
 
     pub(crate) fn deadline(self, after: Value) -> Self {
         self.with(DEADLINE, after)
+    }
+
+    pub(crate) fn cancellable(self, token: &str) -> Self {
+        self.with(CANCELLATION, json!({"token": token}))
     }
 
     pub(crate) fn value(&self) -> &Value {
