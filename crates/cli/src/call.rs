@@ -2,14 +2,17 @@
 
 mod arguments;
 
+use std::pin::pin;
 use std::time::Duration;
 
 use clap::Args;
-use forrst_client::{DEFAULT_TTL, Held, Lock};
+use forrst_client::{Call, CancelHandle, DEFAULT_TTL, Error, Held, Lock};
 use forrst_protocol::Response;
+use serde_json::value::RawValue;
 
 use crate::connection::ServerAddress;
 use crate::error::CommandError;
+use crate::exit;
 use crate::lock::{refuse_full_key, release_command};
 use crate::output::{pretty, print, print_error, print_value, sanitized};
 use crate::time;
@@ -31,11 +34,14 @@ Examples:
   forrst call reports.build month=2026-01 --timeout 10m
   forrst call urn:cline:forrst:fn:describe function=payments.charge
 
+^C cancels the call: if it waits for its lock, it leaves the queue; a function that
+runs is told to stop.
+
 The result is printed as JSON. --json prints the server's whole answer instead,
 with the data of the lock, also when the call failed.
 
 {}
-Exit code 1 also when the time of --timeout is over.", crate::exit::HELP_WITH_LOCK)
+Exit code 1 also when the time of --timeout is over, 130 after ^C.", crate::exit::HELP_WITH_LOCK)
 )]
 pub(crate) struct CallArguments {
     /// The function, such as payments.charge
@@ -110,7 +116,13 @@ pub(crate) async fn run(arguments: CallArguments) -> Result<(), CommandError> {
     if let Some(timeout) = arguments.timeout {
         call = call.deadline(timeout);
     }
-    let answer = call.response().await.map_err(failed)?;
+    let answer = if arguments.is_cancellable() {
+        let (call, cancel) = call.cancellable();
+        answer_or_interrupt(call, cancel).await
+    } else {
+        call.response().await
+    };
+    let answer = answer.map_err(failed)?;
     if arguments.json {
         print_value(&answer)?;
     }
@@ -125,7 +137,43 @@ pub(crate) async fn run(arguments: CallArguments) -> Result<(), CommandError> {
     }
 }
 
+/// Waits for the answer. The first ^C cancels the call, whose answer is awaited all the same: it says how the call has ended. A second
+/// one ends the program.
+async fn answer_or_interrupt(
+    call: Call<Box<RawValue>>,
+    cancel: CancelHandle,
+) -> Result<Response, Error> {
+    let mut answer = pin!(call.response());
+    let interrupted = tokio::select! {
+        // First, so that the signal is handled before the call is sent.
+        biased;
+        interrupted = tokio::signal::ctrl_c() => interrupted,
+        answer = &mut answer => return answer,
+    };
+    if interrupted.is_err() {
+        // The signal ends the program, as by default.
+        return answer.await;
+    }
+    print_error("Cancelling the call. ^C again ends this program at once.\n");
+    let cancelled = async {
+        if let Err(error) = cancel.cancel().await {
+            let error = sanitized(&error.to_string());
+            print_error(&format!("The call could not be cancelled: {error}\n"));
+        }
+        answer.await
+    };
+    tokio::select! {
+        answer = cancelled => answer,
+        _ = tokio::signal::ctrl_c() => std::process::exit(i32::from(exit::INTERRUPTED)),
+    }
+}
+
 impl CallArguments {
+    /// System functions that cannot wait take no cancellation token.
+    fn is_cancellable(&self) -> bool {
+        !self.function.starts_with("urn:")
+    }
+
     fn lock(&self) -> Option<Lock> {
         let mut lock = Lock::key(self.lock.as_ref()?).ttl(self.ttl.unwrap_or(DEFAULT_TTL));
         if let Some(block) = self.block {

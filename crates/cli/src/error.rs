@@ -200,6 +200,8 @@ fn exit_code(code: &ErrorCode) -> u8 {
         ErrorCode::LockAcquisitionFailed | ErrorCode::LockTimeout => exit::NOT_ACQUIRED,
         ErrorCode::Unauthorized | ErrorCode::Forbidden => exit::NOT_ALLOWED,
         ErrorCode::Unavailable | ErrorCode::ServerMaintenance => exit::UNAVAILABLE,
+        // Only ^C cancels a call of this program.
+        ErrorCode::Cancelled => exit::INTERRUPTED,
         _ => exit::FAILED,
     }
 }

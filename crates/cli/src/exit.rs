@@ -19,6 +19,9 @@ pub(crate) const CANNOT_EXECUTE: u8 = 126;
 /// The command to run does not exist.
 pub(crate) const NO_SUCH_COMMAND: u8 = 127;
 
+/// Interrupted by ^C.
+pub(crate) const INTERRUPTED: u8 = 130;
+
 /// The exit code by which shells report that a signal ended a process.
 pub(crate) fn by_signal(number: i32) -> u8 {
     u8::try_from(128_i32.saturating_add(number)).unwrap_or(u8::MAX)

@@ -83,7 +83,7 @@ async fn serve(mut settings: Settings, log: &Log) -> Result<(), CommandError> {
             tracing::warn!(signal = name, "ending at once");
             // The log is written by another thread.
             tokio::time::sleep(LAST_LINE_TIME).await;
-            std::process::exit(130);
+            std::process::exit(i32::from(crate::exit::INTERRUPTED));
         }
     }
     serving.join_all().await;

@@ -10,10 +10,11 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use crate::cancel::Tokens;
 use crate::client::{request_to, result_of};
 use crate::tries::{Repeat, Tries};
 use crate::wait::{Wait, is_contended};
-use crate::{Client, Error, Lock, Retry};
+use crate::{CancelHandle, Client, Error, Lock, Retry};
 
 /// A call of a function. It is sent when it is awaited, and gives the function's result.
 ///
@@ -29,8 +30,10 @@ use crate::{Client, Error, Lock, Retry};
 ///
 /// # Cancellation
 ///
-/// Over HTTP, a call that is dropped disconnects: if it waits for its lock, it leaves the queue. A WebSocket or a unix socket stays
-/// open for other calls, so there the server continues the call; give such a call a [`deadline`](Self::deadline).
+/// Over HTTP, a call that is dropped disconnects: if it waits for its lock, it leaves the queue, and a function that has begun runs to
+/// completion. A WebSocket or a unix socket stays open for other calls, so there the server continues the call; give such a call a
+/// [`deadline`](Self::deadline). A [`cancellable`](Self::cancellable) call can be ended over any transport, even when its function
+/// runs.
 #[must_use = "a call is not sent until it is awaited"]
 #[derive(Debug)]
 pub struct Call<Out> {
@@ -41,6 +44,7 @@ pub struct Call<Out> {
     deadline: Option<Duration>,
     retry: Retry,
     repeat: Repeat,
+    tokens: Option<Tokens>,
     out: PhantomData<fn() -> Out>,
 }
 
@@ -60,6 +64,7 @@ impl<Out> Call<Out> {
             lock: None,
             deadline: None,
             repeat: Repeat::IfNotRun,
+            tokens: None,
             out: PhantomData,
         }
     }
@@ -115,6 +120,34 @@ impl<Out> Call<Out> {
         self
     }
 
+    /// Also returns a handle that cancels the call. A call that waits for its lock leaves the queue; a function is told to stop, and its
+    /// lock is released when it has. Either way the call ends with [`Error::Cancelled`].
+    ///
+    /// ```no_run
+    /// # async fn example(client: forrst_client::Client) -> Result<String, forrst_client::Error> {
+    /// # let arguments = serde_json::json!({});
+    /// # let user_gave_up = std::future::pending::<()>();
+    /// let (call, cancel) = client.call("reports.build", arguments).cancellable();
+    /// let mut call = call.into_future();
+    /// tokio::select! {
+    ///     report = &mut call => report,
+    ///     () = user_gave_up => {
+    ///         cancel.cancel().await?;
+    ///         // `Error::Cancelled`, as soon as the function has stopped.
+    ///         call.await
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// Each such call costs the server's store two more steps.
+    pub fn cancellable(mut self) -> (Self, CancelHandle) {
+        let tokens = Tokens::new();
+        self.tokens = Some(tokens.clone());
+        let handle = CancelHandle::new(self.client.clone(), tokens);
+        (self, handle)
+    }
+
     /// Sends the call, and gives the whole answer: result or errors, data of the extensions, and the node.
     ///
     /// # Errors
@@ -135,12 +168,18 @@ impl<Out> Call<Out> {
             .deadline
             .and_then(|time| Instant::now().checked_add(time));
         let mut tries = Tries::start(self.retry, self.repeat, deadline);
+        if let Some(tokens) = &self.tokens {
+            tries.stop_with(tokens.stop().clone());
+        }
         let mut wait = Wait::start(self.lock.as_ref().and_then(Lock::wait_time));
         let send = async {
             loop {
                 let mut request = request.clone();
                 if let Some(lock) = &self.lock {
                     request = request.with_extension(lock.extension(wait.left())?);
+                }
+                if let Some(tokens) = &self.tokens {
+                    request = request.with_extension(tokens.next()?);
                 }
                 let patience = self.client.patience(deadline, wait.left());
                 let error = match self.client.send(request, patience).await {

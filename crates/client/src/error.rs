@@ -35,6 +35,10 @@ pub enum Error {
     /// The deadline passed, here or on the server (`DEADLINE_EXCEEDED`). The function may have run.
     #[error("the deadline has passed{}", suffix(.0.as_ref()))]
     DeadlineExceeded(Option<Failure>),
+    /// The call was cancelled by its [`CancelHandle`](crate::CancelHandle) (`CANCELLED`); without an answer, before it was sent. The
+    /// function may have run.
+    #[error("the call was cancelled{}", suffix(.0.as_ref()))]
+    Cancelled(Option<Failure>),
     /// The server cannot serve now (`UNAVAILABLE`, maintenance).
     #[error("the server is unavailable: {0}")]
     Unavailable(Failure),
@@ -90,6 +94,7 @@ impl Error {
             | Self::Rejected(failure)
             | Self::Function(failure) => Some(failure),
             Self::DeadlineExceeded(failure)
+            | Self::Cancelled(failure)
             | Self::Unauthorized(failure)
             | Self::Forbidden(failure) => failure.as_ref(),
             Self::Lost(_)
@@ -137,6 +142,7 @@ impl Error {
                 // was not acquired, or if the server did not even read the request.
                 failure.has_acquired_lock() != Some(false) && failure.response().id().is_some()
             }
+            Self::Cancelled(failure) => failure.is_some(),
             Self::Unavailable(_)
             | Self::Unreachable(_)
             | Self::Unauthorized(_)
@@ -166,6 +172,7 @@ impl From<Failure> for Error {
             ErrorCode::LockNotFound => Self::NotHeld(failure),
             ErrorCode::LockAlreadyReleased => Self::AlreadyReleased(failure),
             ErrorCode::DeadlineExceeded => Self::DeadlineExceeded(Some(failure)),
+            ErrorCode::Cancelled => Self::Cancelled(Some(failure)),
             ErrorCode::Unavailable
             | ErrorCode::ServerMaintenance
             | ErrorCode::FunctionMaintenance

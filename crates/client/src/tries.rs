@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 use crate::client::Patience;
 use crate::{Error, Failure, Retry};
@@ -26,6 +27,8 @@ pub(crate) struct Tries {
     failed: u32,
     /// Whether an earlier try may have been carried out without an answer.
     has_lost_answer: bool,
+    /// Ends the tries early.
+    stop: CancellationToken,
 }
 
 impl Tries {
@@ -37,7 +40,13 @@ impl Tries {
             started: Instant::now(),
             failed: 0,
             has_lost_answer: false,
+            stop: CancellationToken::new(),
         }
+    }
+
+    /// There is no further try once this token is cancelled.
+    pub(crate) fn stop_with(&mut self, stop: CancellationToken) {
+        self.stop = stop;
     }
 
     pub(crate) fn has_lost_answer(&self) -> bool {
@@ -60,12 +69,15 @@ impl Tries {
         };
         self.has_lost_answer |= error.may_have_run();
         tracing::debug!(%error, ?pause, failed = self.failed, "trying again");
-        sleep(pause).await;
-        Ok(())
+        tokio::select! {
+            () = sleep(pause) => Ok(()),
+            () = self.stop.cancelled() => Err(error),
+        }
     }
 
     fn pause(&self, error: &Error) -> Option<Duration> {
-        if self.failed >= self.retry.attempts || !self.may_repeat(error) {
+        if self.failed >= self.retry.attempts || self.stop.is_cancelled() || !self.may_repeat(error)
+        {
             return None;
         }
         let asked = error.failure().and_then(Failure::retry_after);

@@ -38,7 +38,7 @@ struct Sleep {
 
 type Any = Map<String, Value>;
 
-/// A server with `payments.charge`, `test.gate`, `test.sleep`, `test.decline` and `test.context`.
+/// A server with `payments.charge`, `test.gate`, `test.wait` (until it is cancelled), `test.sleep`, `test.decline` and `test.context`.
 pub(crate) struct Host {
     pub(crate) server: Server,
     pub(crate) address: SocketAddr,
@@ -91,6 +91,10 @@ impl Host {
                     gate.acquire().await?.forget();
                     Ok(json!({}))
                 }
+            })
+            .function("test.wait", "1.0.0", async |context: Context, _: Any| {
+                context.cancelled().await;
+                Ok(json!({}))
             })
             .function("test.sleep", "1.0.0", async |_, Sleep { ms }: Sleep| {
                 tokio::time::sleep(Duration::from_millis(ms)).await;
@@ -180,9 +184,17 @@ impl Host {
     }
 
     pub(crate) async fn until_free(&self, full_key: &str) {
+        self.until_held_is(false, full_key).await;
+    }
+
+    pub(crate) async fn until_held(&self, full_key: &str) {
+        self.until_held_is(true, full_key).await;
+    }
+
+    async fn until_held_is(&self, held: bool, full_key: &str) {
         let locks = self.http().locks();
         soon(async {
-            while locks.status(full_key).await.unwrap().is_held() {
+            while locks.status(full_key).await.unwrap().is_held() != held {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         })

@@ -3,6 +3,7 @@
 mod acquiring;
 mod api_key;
 mod calls;
+mod cancellation;
 mod deadlines;
 mod errors;
 mod host;

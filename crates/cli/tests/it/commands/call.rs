@@ -1,6 +1,7 @@
 //! `forrst call`: results, errors, locks and timeouts.
 
-use forrst_testkit::{Proxy, Traffic, Way};
+use forrst_testkit::{Proxy, Traffic, Way, until};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::commands::forrst::Forrst;
@@ -188,4 +189,59 @@ fn a_silent_server_is_given_up_after_the_timeout() {
     let url = link.http_url();
     let status = ["lock", "status", "k", "--url", &url, "--timeout", "100ms"];
     Forrst::alone(&status).run().check(69);
+}
+
+#[test]
+fn an_interrupt_cancels_a_function_that_runs() {
+    let server = Server::start();
+    let call = ["call", "demo.sleep", "ms=600000", "--lock", "k", "--global"];
+    let running = Forrst::new(&server, &call).start();
+    let status = || Forrst::new(&server, &["lock", "status", "k", "--json"]).json();
+    until("the function runs", || status()["locked"] == true);
+    running.signal(Signal::INT);
+    let ended = running.wait().check(130);
+    ended.check_errors(&["Cancelling the call", "CANCELLED"]);
+    assert_eq!(status()["locked"], false);
+}
+
+#[test]
+fn an_interrupt_cancels_a_call_that_waits_over_any_transport() {
+    let server = Server::start();
+    let hold = ["lock", "acquire", "k", "--ttl", "10m", "--owner", "me"];
+    Forrst::new(&server, &hold).run().check(0);
+    let status = || Forrst::new(&server, &["lock", "status", "k", "--json"]).json();
+    for url in [server.url(), server.url().replace("http:", "ws:")] {
+        let call = [
+            "call",
+            "demo.echo",
+            "--lock",
+            "k",
+            "--global",
+            "--block",
+            "1m",
+            "--url",
+            &url,
+        ];
+        let running = Forrst::alone(&call).start();
+        until("the call waits", || status()["waiters"] == 1);
+        running.signal(Signal::INT);
+        running.wait().check(130).check_errors(&["CANCELLED"]);
+        until("the queue is empty", || status()["waiters"] == 0);
+    }
+}
+
+#[test]
+fn a_second_interrupt_ends_the_program_without_an_answer() {
+    let server = Server::start();
+    let call = ["call", "demo.sleep", "ms=600000", "--lock", "k", "--global"];
+    let running = Forrst::new(&server, &call).start();
+    let status = || Forrst::new(&server, &["lock", "status", "k", "--json"]).json();
+    until("the function runs", || status()["locked"] == true);
+    server.pause();
+    running.signal(Signal::INT);
+    until("the first interrupt is noticed", || {
+        running.errors().contains("Cancelling")
+    });
+    running.signal(Signal::INT);
+    running.wait().check(130);
 }

@@ -108,6 +108,11 @@ impl Running {
         self.output.text()
     }
 
+    /// What it has printed to standard error so far.
+    pub(crate) fn errors(&self) -> String {
+        self.errors.text()
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.child.lock().unwrap().try_wait().unwrap().is_some()
     }
