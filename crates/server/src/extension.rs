@@ -328,7 +328,11 @@ async fn run_call(call: PreparedCall, room: ResultRoom, served: ServedCall) -> O
         .catch_unwind();
     let result = tokio::select! {
         biased;
-        result = call => result.unwrap_or_else(|_| Err(internal_error().into())),
+        result = call => match result {
+            // It was told to end, and has.
+            Ok(Err(_)) if server.stop.is_stopped() => Err(stopping().into()),
+            result => result.unwrap_or_else(|_| Err(internal_error().into())),
+        },
         error = exceeded(deadline.as_deref()) => {
             return past_deadline(error);
         }

@@ -15,6 +15,7 @@ fn kind(error: &Error) -> &'static str {
         Error::NotHeld(_) => "not held",
         Error::AlreadyReleased(_) => "already released",
         Error::DeadlineExceeded(Some(_)) => "deadline",
+        Error::Cancelled(Some(_)) => "cancelled",
         Error::Unavailable(_) => "unavailable",
         Error::RateLimited(_) => "rate limited",
         Error::Unauthorized(Some(_)) => "unauthorized",
@@ -33,6 +34,7 @@ fn expected(code: &ErrorCode) -> &'static str {
         "LOCK_NOT_FOUND" => "not held",
         "LOCK_ALREADY_RELEASED" => "already released",
         "DEADLINE_EXCEEDED" => "deadline",
+        "CANCELLED" => "cancelled",
         "UNAVAILABLE" | "SERVER_MAINTENANCE" | "FUNCTION_MAINTENANCE" | "FUNCTION_DISABLED" => {
             "unavailable"
         }

@@ -8,7 +8,7 @@ use forrst_server::{
 use serde_json::{Map, Value, json};
 
 use crate::pipeline::probe::{Probe, Seen, failed};
-use crate::wire::{DEADLINE, LOCK, RETRY, TRACING, ask, data, expect, seconds};
+use crate::wire::{CANCELLATION, DEADLINE, LOCK, RETRY, TRACING, ask, data, expect, seconds};
 
 const AUDIT: &str = "urn:acme:forrst:ext:audit";
 const QUOTA: &str = "urn:acme:forrst:ext:quota";
@@ -244,6 +244,8 @@ async fn an_unknown_extension_fails_closed_unless_it_is_optional() {
         "urn:cline:forrst:ext:tracing",
         RETRY,
         "urn:cline:forrst:ext:retry",
+        CANCELLATION,
+        "urn:cline:forrst:ext:cancellation",
         LOCK,
         "urn:cline:forrst:ext:atomic-lock",
     ];
