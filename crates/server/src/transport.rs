@@ -10,6 +10,7 @@ mod intake;
 mod interrupt;
 mod listeners;
 mod openrpc;
+mod order;
 mod probes;
 mod routes;
 mod rpc;

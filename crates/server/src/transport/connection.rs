@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use super::answer::AnswerBody;
 use super::intake::Intake;
 use super::listeners::ConnectionPermit;
+use super::order::Streams;
 use super::socket::Socket;
 use crate::access::PeerName;
 use crate::limits::{Budgets, Payer, Pool, Room};
@@ -33,6 +34,8 @@ pub(super) struct Connection {
     /// The name in the peer's certificate.
     pub(super) peer: Option<PeerName>,
     pub(super) in_flight: InFlight,
+    /// Of HTTP/2.
+    streams: Option<Arc<Streams>>,
     bytes: Arc<Pool>,
     /// The payer of the last request, with the name of its caller: the next request is likely to have the same.
     payer: Mutex<Option<(Option<Box<str>>, Payer)>>,
@@ -100,6 +103,7 @@ impl Connection {
             from,
             peer,
             in_flight: InFlight::new(max_in_flight),
+            streams: None,
             bytes,
             payer: Mutex::default(),
             intake: Arc::default(),
@@ -112,6 +116,18 @@ impl Connection {
                 unread: HashMap::default(),
                 next_answer: 0,
             }),
+        }
+    }
+
+    /// Lets its requests begin in the order in which they arrive on these streams.
+    pub(super) fn keeps_order_of(&mut self, streams: Arc<Streams>) {
+        self.streams = Some(streams);
+    }
+
+    /// Called for each request whose body has arrived, before it is answered.
+    pub(super) async fn request_arrived(&self, request: &[u8]) {
+        if let Some(streams) = &self.streams {
+            streams.request_arrived(request).await;
         }
     }
 

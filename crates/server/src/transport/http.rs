@@ -288,6 +288,9 @@ async fn read_post<B: RequestBody>(
         let authorised = connection.map(Connection::authorised);
         let read = incoming.read(server, limits.max_body, limits.body_timeout, &account);
         let (body, bytes) = read.await?;
+        if let Some(connection) = connection {
+            connection.request_arrived(&body).await;
+        }
         return Ok(Posted {
             body,
             room: Room::new(bytes),

@@ -14,9 +14,10 @@ use futures_util::FutureExt;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
+use tokio::select;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 
@@ -26,6 +27,7 @@ use super::host_check::HostCheck;
 use super::intake::LimitedStream;
 use super::interrupt::run_until;
 use super::listeners::ConnectionPermit;
+use super::order::{InOrder, Streams};
 use super::routes::{FULL_REQUEST_TIMEOUT, Routes, full};
 use super::socket::Socket;
 use super::tls::peer_name;
@@ -75,7 +77,7 @@ impl Server {
         let routes = Routes::new(self, Arc::new(hosts));
         let mut errors = AcceptErrors::default();
         loop {
-            let accepted = tokio::select! {
+            let accepted = select! {
                 () = self.core.draining.cancelled() => break,
                 accepted = listener.accept() => accepted,
             };
@@ -141,7 +143,7 @@ impl Server {
                 Some(_) => time_limit,
                 None => time_limit.min(FULL_SILENCE),
             };
-            let first = tokio::select! {
+            let first = select! {
                 first = timeout(first_byte_timeout, is_http2(&stream)) => first,
                 () = self.core.draining.cancelled() => return,
             };
@@ -165,7 +167,7 @@ impl Server {
             HANDSHAKE_TIMEOUT.min(time_limit),
             tls.acceptor().accept(socket.clone()),
         );
-        let accepted = tokio::select! {
+        let accepted = select! {
             accepted = handshake => accepted,
             () = self.core.draining.cancelled() => return,
         };
@@ -199,7 +201,7 @@ impl Server {
                 unused.cancelled().await;
             }
         };
-        tokio::select! {
+        select! {
             () = served => {}
             () = ended => metrics.refused(Refusal::Tls),
         }
@@ -210,12 +212,16 @@ impl Server {
         stream: S,
         is_http2: bool,
         routes: Routes,
-        connection: Connection,
+        mut connection: Connection,
         time_limit: Duration,
     ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let limits = &self.core.limits;
+        let streams = Arc::<Streams>::default();
+        if is_http2 {
+            connection.keeps_order_of(streams.clone());
+        }
         let connection = Arc::new(connection);
         let state = connection.clone();
         // An `Arc` of this connection alone: threads would contend for the count of one that all connections share.
@@ -245,7 +251,7 @@ impl Server {
         let max_head = limits.max_head.max(MIN_MAX_HEAD);
         if is_http2 {
             let count = |limit: usize| u32::try_from(limit).unwrap_or(u32::MAX);
-            let served = http2::Builder::new(TokioExecutor::new())
+            let served = http2::Builder::new(InOrder(streams.clone()))
                 .timer(TokioTimer::new())
                 .max_header_list_size(count(max_head))
                 .max_concurrent_streams(count(limits.max_in_flight.max(1)))
@@ -254,13 +260,17 @@ impl Server {
                 .keep_alive_interval(time_limit / 2)
                 .keep_alive_timeout(time_limit / 2)
                 .serve_connection(stream, service);
-            self.drive(
+            let driven = self.drive(
                 served,
                 http2::Connection::graceful_shutdown,
                 &state,
                 time_limit,
-            )
-            .await;
+            );
+            select! {
+                biased;
+                () = driven => {}
+                never = streams.run() => match never {},
+            }
         } else {
             let served = http1::Builder::new()
                 .max_buf_size(max_head)
@@ -306,7 +316,7 @@ impl Server {
         let metrics = &self.core.metrics;
         let mut served = pin!(served);
         let watch = async {
-            tokio::select! {
+            select! {
                 () = state.disconnected() => Watched::Disconnected,
                 why = state.overdue(time_limit) => Watched::Overdue(why),
                 () = self.core.draining.cancelled() => Watched::Draining,
@@ -329,7 +339,7 @@ impl Server {
                 // Calls have until the drain timeout; an incomplete head does not.
                 let is_unused = state.is_unused();
                 let ended = async {
-                    tokio::select! {
+                    select! {
                         () = state.disconnected() => {}
                         _ = state.overdue(time_limit) => {}
                         () = sleep(LAST_ANSWERS), if is_unused => {}

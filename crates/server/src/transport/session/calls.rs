@@ -1,4 +1,5 @@
-//! Runs the calls of a session. Requests that arrived together are polled together: in place if they are few, else on all threads.
+//! Runs the calls of a session. Requests that arrived together are polled together: on all threads if they are many and none of them
+//! may wait for a lock, else in place, in their order.
 
 use std::future::Future;
 use std::mem;
@@ -8,10 +9,11 @@ use std::task::Poll;
 use forrst_protocol::ErrorObject;
 use futures_util::poll;
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, unconstrained};
 
 use super::{FrameHold, Message, Received};
 use crate::limits::Room;
+use crate::transport::order::may_wait;
 
 /// How many requests run together at most, and how many bytes their answers are expected to have at most, because answers are kept
 /// until the client reads them.
@@ -43,6 +45,8 @@ pub(super) struct Calls<M> {
     begun: Vec<Call<M>>,
     /// How many requests they have; a batch has several.
     begun_requests: usize,
+    /// Whether one of them may join the queue of a lock, so that their order matters.
+    begun_may_wait: bool,
     tasks: JoinSet<Polled<M>>,
     workers: usize,
     /// The recent size of an answer, in bytes.
@@ -59,6 +63,7 @@ impl<M: Message> Calls<M> {
             free: permits,
             begun: Vec::new(),
             begun_requests: 0,
+            begun_may_wait: false,
             tasks: JoinSet::new(),
             workers: Handle::current().metrics().num_workers(),
             // Not known yet.
@@ -88,6 +93,7 @@ impl<M: Message> Calls<M> {
         next: Received<R>,
         answer: impl FnOnce(R, Result<Room, ErrorObject>) -> Fut,
     ) where
+        R: AsRef<[u8]>,
         Fut: Future<Output = Option<M>> + Send + 'static,
     {
         let Received {
@@ -95,6 +101,7 @@ impl<M: Message> Calls<M> {
             request,
             room,
         } = next;
+        self.begun_may_wait |= may_wait(request.as_ref());
         let answer = answer(request, Ok(room.clone()));
         self.begun.push(Box::pin(async move {
             let answer = answer.await;
@@ -122,13 +129,14 @@ impl<M: Message> Calls<M> {
         !self.tasks.is_empty()
     }
 
-    /// Polls the calls that have begun: in place if they are few, else on all threads. Returns those that are done. Each call
-    /// that has to wait goes on in a task of its own.
+    /// Polls the calls that have begun: on all threads if they are many and none of them may wait for a lock, else in place, in their
+    /// order. Returns those that are done. Each call that has to wait goes on in a task of its own.
     pub(super) async fn advance(&mut self) -> Vec<Done<M>> {
         let mut begun = mem::take(&mut self.begun);
         self.begun_requests = 0;
+        let may_wait = mem::take(&mut self.begun_may_wait);
         let parts = (begun.len() / MIN_CALLS_PER_TASK).min(self.workers);
-        if parts < 2 {
+        if parts < 2 || may_wait {
             let polled = poll_once(begun).await;
             return self.done(polled);
         }
@@ -168,13 +176,15 @@ impl<M: Message> Calls<M> {
     }
 }
 
+/// The first poll of a call that joins the queue of a lock submits it to the store, so calls are polled in their order, and tokio's
+/// budget must not end one of these polls early.
 async fn poll_once<M>(calls: Vec<Call<M>>) -> Polled<M> {
     let mut polled = Polled {
         done: Vec::with_capacity(calls.len()),
         waiting: Vec::new(),
     };
     for mut call in calls {
-        match poll!(&mut call) {
+        match poll!(unconstrained(&mut call)) {
             Poll::Ready(done) => polled.done.push(done),
             Poll::Pending => polled.waiting.push(call),
         }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forrst_lock::LockStore;
 use forrst_server::{Limits, Server};
 use forrst_stores::MemoryStore;
 pub(crate) use forrst_testkit::asynchronous::soon;
@@ -27,9 +28,13 @@ impl Host {
     }
 
     pub(crate) async fn with(limits: Limits) -> Self {
+        Self::on(Arc::new(MemoryStore::new()), limits).await
+    }
+
+    pub(crate) async fn on(store: Arc<dyn LockStore>, limits: Limits) -> Self {
         let seen = Seen::default();
         let builder = Server::builder()
-            .store(Arc::new(MemoryStore::new()))
+            .store(store)
             .node("node-test")
             .allow_host("test")
             .limits(limits);

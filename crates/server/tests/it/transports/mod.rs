@@ -8,6 +8,7 @@ pub(crate) mod host;
 mod http;
 mod http1;
 mod http2;
+mod order;
 mod rates;
 mod revocation;
 mod rpc;
