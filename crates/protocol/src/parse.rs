@@ -37,13 +37,14 @@ pub(crate) fn request(body: &[u8]) -> Result<Request<'_>, Rejection> {
     }
 }
 
-/// Whether a body looks like a request of this protocol, and not like a frame of JSON-RPC.
+/// Whether a body looks like a request of this protocol, and not like a frame of JSON-RPC: an object with `protocol` or `call`, and
+/// without `jsonrpc`.
 ///
 /// It says nothing about whether the request is valid: [`Request::parse`] does.
 pub fn is_envelope(body: &[u8]) -> bool {
-    let names =
-        std::str::from_utf8(body).map(|text| outline::has_members(text, ["protocol", "jsonrpc"]));
-    matches!(names, Ok(Ok([true, false])))
+    let names = ["protocol", "call", "jsonrpc"];
+    let members = std::str::from_utf8(body).map(|text| outline::has_members(text, names));
+    matches!(members, Ok(Ok([protocol, call, false])) if protocol || call)
 }
 
 /// Why a text is not JSON.

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{Around, Extension, ExtensionCall, Next, Outcome};
 use crate::Context;
+use crate::error::internal_error;
 use crate::fields::Fields;
 
 /// How long after its deadline to wait for a call that has not stopped.
@@ -56,6 +57,16 @@ fn read(mut fields: Fields) -> Result<Limit, Errors> {
         let parsed = parsed.ok_or(expected)?.with_timezone(&Utc);
         Ok(Limit::At(text.unwrap_or_default().to_owned(), parsed))
     };
+    let spellings = ["value", "timeout", "deadline"];
+    let mut named = spellings.into_iter().filter(|name| fields.has(name));
+    if let (Some(one), Some(other)) = (named.next(), named.next()) {
+        let why = format!(
+            "cannot be combined with `{one}`: send `value` and `unit`, or `timeout`, or `deadline`"
+        );
+        fields.refuse(other, why);
+        fields.finish_open()?;
+        return Err(internal_error().into());
+    }
     let limit = if fields.has("timeout") {
         let timeout = fields.required_duration("timeout");
         timeout.map(|(duration, std)| Limit::After(duration, std))

@@ -6,13 +6,14 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use axum::http::HeaderValue;
 use axum::http::header::HOST;
-use axum::http::{HeaderValue, StatusCode};
 use forrst_protocol::{ErrorCode, ErrorObject};
 use hyper::Request;
 
-use super::answer::{Answer, forrst_answer};
+use super::answer::Answer;
 use super::connection::Connection;
+use super::http::refusal;
 use crate::Server;
 use crate::limits::Refusal;
 
@@ -67,9 +68,7 @@ impl HostCheck {
         let what = format!("{} {}", request.method(), request.uri().path());
         let from = connection.map(|connection| &*connection.from);
         server.core.denied(&what, None, from, &why);
-        let response = forrst_protocol::Response::failure(None, why);
-        let response = response.with_node(server.node());
-        Some(forrst_answer(StatusCode::FORBIDDEN, &response))
+        Some(refusal(server, why))
     }
 
     /// Why a request for another host is refused. A request without a host is not from a browser, and is allowed.

@@ -52,9 +52,7 @@ pub(super) async fn forrst<B: RequestBody>(
             (answer, Some(under_way))
         }
         Err(rejection) => {
-            let response = forrst_protocol::Response::failure(None, rejection.error);
-            let response = response.with_node(server.node());
-            let mut answer = with_headers(server, rejection.status, &response, started);
+            let mut answer = refusal_with(server, rejection.status, rejection.error, started);
             if rejection.status == StatusCode::METHOD_NOT_ALLOWED {
                 answer = allow(answer, "POST");
             }
@@ -108,29 +106,39 @@ fn with_headers(
     if let Some(node) = &server.listeners.node {
         headers.insert(NODE.clone(), node.clone());
     }
-    if let Some(seconds) = retry_after(status, response) {
-        headers.insert(RETRY_AFTER, seconds.into());
-    }
-    with_challenge(answer)
+    let errors = response.result().err().map(|errors| errors.as_slice());
+    with_retry_after(with_challenge(answer), errors.unwrap_or_default())
 }
 
-/// The `Retry-After` in seconds, for the statuses of temporary failures.
-fn retry_after(status: StatusCode, response: &forrst_protocol::Response) -> Option<u64> {
-    let is_temporary = matches!(
-        status,
+/// Adds the `Retry-After` header, in seconds, to an answer with the status of a temporary failure.
+fn with_retry_after(mut answer: Answer, errors: &[ErrorObject]) -> Answer {
+    if matches!(
+        answer.status(),
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::LOCKED
-    );
-    let errors = response.result().err().filter(|_| is_temporary)?;
-    let hints = errors.iter().filter_map(extension::retry_after);
-    Some(extension::whole_seconds(hints.max().unwrap_or_default()))
+    ) {
+        let hints = errors.iter().filter_map(extension::retry_after);
+        let seconds = extension::whole_seconds(hints.max().unwrap_or_default());
+        answer.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    answer
 }
 
-/// The answer that refuses a client without a request of the protocol.
+/// The answer that refuses a client whose request is not read.
 pub(super) fn refusal(server: &Server, why: ErrorObject) -> Answer {
     let status = why.code.http_status();
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::UNAUTHORIZED);
-    let response = forrst_protocol::Response::failure(None, why);
-    with_challenge(forrst_answer(status, &response.with_node(server.node())))
+    refusal_with(server, status, why, Instant::now())
+}
+
+/// As [`refusal`], with a status that is not that of the error.
+pub(super) fn refusal_with(
+    server: &Server,
+    status: StatusCode,
+    why: ErrorObject,
+    started: Instant,
+) -> Answer {
+    let response = forrst_protocol::Response::failure(None, why).with_node(server.node());
+    with_headers(server, status, &response, started)
 }
 
 /// `POST /rpc`, or a WebSocket.
@@ -144,28 +152,31 @@ pub(super) async fn rpc<B: RequestBody>(
         return (websocket(server, parts, connection).await, None);
     }
     let started = Instant::now();
+    let mut posted = match read_post(server, request, connection).await {
+        Ok(posted) => posted,
+        Err(Rejection { status, error }) => {
+            let mut answer = json(status, &Rpc::refusal(&error.message));
+            if status == StatusCode::METHOD_NOT_ALLOWED {
+                answer = allow(answer, "POST, GET");
+            }
+            return (with_retry_after(with_challenge(answer), &[error]), None);
+        }
+    };
+    let frame = Frame::read(std::mem::take(&mut posted.body));
+    let parsed = frame.parse();
+    // The PHP library sends its requests here by default.
+    if parsed.is_envelope() {
+        posted.body = frame.into_text();
+        let (answer, under_way) = answer_envelope(server, posted, started).await;
+        return (answer, Some(under_way));
+    }
     let Posted {
-        body,
         room,
         mut sender,
         authorised,
-    } = match read_post(server, request, connection).await {
-        // The PHP library sends its requests here by default.
-        Ok(posted) if forrst_protocol::is_envelope(&posted.body) => {
-            let (answer, under_way) = answer_envelope(server, posted, started).await;
-            return (answer, Some(under_way));
-        }
-        Ok(posted) => posted,
-        Err(rejection) => {
-            let mut answer = json(rejection.status, &Rpc::refusal(&rejection.error.message));
-            if rejection.status == StatusCode::METHOD_NOT_ALLOWED {
-                answer = allow(answer, "POST, GET");
-            }
-            return (with_challenge(answer), None);
-        }
-    };
+        ..
+    } = posted;
     sender.room = room.clone();
-    let frame = Frame::read(body);
     let _permits = match connection {
         Some(connection) => connection.in_flight.take(frame.count()).await,
         None => None,
@@ -175,7 +186,7 @@ pub(super) async fn rpc<B: RequestBody>(
         Ok(_) => StatusCode::OK,
         Err(_) => StatusCode::UNAUTHORIZED,
     };
-    match server.rpc().answer(&server.core, &frame, sender).await {
+    match server.rpc().answer(&server.core, parsed, sender).await {
         Some(answer) => {
             let answer = with_challenge(json_bytes(status, answer.into()));
             (answer, Some(UnderWay::new(room, authorised)))

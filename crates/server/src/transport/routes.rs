@@ -10,11 +10,11 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::header::{CONNECTION, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::Response;
+use axum::{Extension, Router};
 use bytes::Bytes;
 use forrst_protocol::{ErrorCode, ErrorObject, excerpt};
 use futures_util::FutureExt;
@@ -24,7 +24,7 @@ use hyper::body::Body as HttpBody;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use super::answer::{Answer, AnswerBody, forrst_answer, json};
+use super::answer::{Answer, AnswerBody, json};
 use super::body::{RequestBody, drain};
 use super::connection::{Connection, UnderWay};
 use super::host_check::HostCheck;
@@ -122,6 +122,10 @@ impl Routes {
         }
     }
 
+    pub(super) fn server(&self) -> &Server {
+        &self.server
+    }
+
     fn mounted(server: &Server) -> Self {
         Self::new(server, server.listeners.mounted_hosts.clone())
     }
@@ -156,7 +160,9 @@ impl Routes {
             "/ready" => (probes::ready(server, request.method()).await, None),
             "/metrics" => (probes::metrics(server, request, connection).await, None),
             _ => {
-                let answer = OTHERS.clone().oneshot(request.map(Body::new)).await;
+                let mut request = request.map(Body::new);
+                request.extensions_mut().insert(server.clone());
+                let answer = OTHERS.clone().oneshot(request).await;
                 let answer = answer.unwrap_or_else(|never| match never {});
                 (answer.map(AnswerBody::Axum), None)
             }
@@ -177,35 +183,31 @@ impl Routes {
             "/health" => self.answer(request, Some(connection)).await.0,
             "/ready" => {
                 let body = serde_json::json!({"status": "unhealthy", "message": FULL});
-                json(StatusCode::SERVICE_UNAVAILABLE, &body)
+                let mut answer = json(StatusCode::SERVICE_UNAVAILABLE, &body);
+                let soon = HeaderValue::from_static("1");
+                answer.headers_mut().insert(RETRY_AFTER, soon);
+                answer
             }
             _ => {
                 // A client that is still sending does not read, and would lose the answer with the connection.
                 let _ = timeout(FULL_REQUEST_TIMEOUT / 2, drain(request.into_body())).await;
-                forrst_answer(StatusCode::SERVICE_UNAVAILABLE, &full(&self.server))
+                full(&self.server)
             }
         };
-        if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
-            let soon = HeaderValue::from_static("1");
-            answer.headers_mut().insert(RETRY_AFTER, soon);
-        }
         let close = HeaderValue::from_static("close");
         answer.headers_mut().insert(CONNECTION, close);
         answer
     }
 }
 
-pub(super) fn full(server: &Server) -> forrst_protocol::Response {
-    let error = ErrorObject::new(ErrorCode::Unavailable, FULL);
-    forrst_protocol::Response::failure(None, error).with_node(server.node())
+pub(super) fn full(server: &Server) -> Answer {
+    http::refusal(server, ErrorObject::new(ErrorCode::Unavailable, FULL))
 }
 
-async fn unknown_path(uri: Uri) -> Response {
+async fn unknown_path(Extension(server): Extension<Server>, uri: Uri) -> Response {
     let message = format!(
         "There is nothing at {}: send Forrst requests to /forrst, JSON-RPC to /rpc",
         excerpt(uri.path())
     );
-    let error = ErrorObject::new(ErrorCode::NotFound, message);
-    let response = forrst_protocol::Response::failure(None, error);
-    forrst_answer(StatusCode::NOT_FOUND, &response).map(Body::new)
+    http::refusal(&server, ErrorObject::new(ErrorCode::NotFound, message)).map(Body::new)
 }

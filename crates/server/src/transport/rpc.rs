@@ -141,9 +141,39 @@ impl Frame {
         }
     }
 
+    /// Parses it, unless it is a batch, whose entries are parsed one by one.
+    pub(super) fn parse(&self) -> ParsedFrame<'_> {
+        let single = match self.shape {
+            Shape::Single => Some(Members::check(self.part(0..self.text.len()))),
+            _ => None,
+        };
+        ParsedFrame {
+            frame: self,
+            single,
+        }
+    }
+
+    /// The message as it was received.
+    pub(super) fn into_text(self) -> Bytes {
+        self.text
+    }
+
     fn part(&self, range: Range<usize>) -> &str {
         let bytes = self.text.get(range).unwrap_or_default();
         std::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+/// A frame, and its entry if it has one.
+pub(super) struct ParsedFrame<'a> {
+    frame: &'a Frame,
+    single: Option<Checked<'a>>,
+}
+
+impl ParsedFrame<'_> {
+    /// Whether it is not JSON-RPC, but a bare request of the protocol. Only a frame that is not valid is scanned again for that.
+    pub(super) fn is_envelope(&self) -> bool {
+        matches!(self.single, Some(Err(_))) && forrst_protocol::is_envelope(&self.frame.text)
     }
 }
 
@@ -231,24 +261,24 @@ impl Rpc {
     pub(super) async fn answer(
         &self,
         core: &Arc<Core>,
-        frame: &Frame,
+        parsed: ParsedFrame<'_>,
         sender: Sender,
     ) -> Option<String> {
         let caller = core.access.caller(&sender.credential);
+        let ParsedFrame { frame, single } = parsed;
+        if let Some(checked) = single {
+            let entry = EntryContext {
+                core: core.clone(),
+                counted: count(core, caller.as_ref().ok()),
+                sender,
+                max_errors: MAX_PROBLEMS,
+            };
+            let text = frame.part(0..frame.text.len());
+            return self.answer_one(text, checked, entry).await;
+        }
         let batch = match &frame.shape {
             Shape::Batch(batch) => batch,
-            Shape::Single => {
-                let entry = EntryContext {
-                    core: core.clone(),
-                    counted: count(core, caller.as_ref().ok()),
-                    sender,
-                    max_errors: MAX_PROBLEMS,
-                };
-                return self
-                    .answer_one(frame.part(0..frame.text.len()), entry)
-                    .await;
-            }
-            Shape::NotUtf8 | Shape::NotJson(_) => {
+            Shape::Single | Shape::NotUtf8 | Shape::NotJson(_) => {
                 if let Counted::Refused(why) = count(core, caller.as_ref().ok()) {
                     return Some(refusal(NO_ID, &why));
                 }
@@ -290,7 +320,8 @@ impl Rpc {
                 counted: count(core, caller.as_ref().ok()),
                 max_errors: (MAX_PROBLEMS / batch.count).max(1),
             };
-            self.answer_one(frame.part(range.clone()), entry)
+            let text = frame.part(range.clone());
+            self.answer_one(text, Members::check(text), entry)
         });
         let answers = one_frame(join_all(answers)).await;
         let length: usize = answers
@@ -306,8 +337,14 @@ impl Rpc {
         (!frame.is_empty()).then(|| frame + "]")
     }
 
-    async fn answer_one(&self, text: &str, entry: EntryContext) -> Option<String> {
-        let (id, method, params) = match Members::check(text) {
+    /// Answers one request, given as its text and what it was parsed to.
+    async fn answer_one(
+        &self,
+        text: &str,
+        checked: Checked<'_>,
+        entry: EntryContext,
+    ) -> Option<String> {
+        let (id, method, params) = match checked {
             Ok(ParsedEntry::Request { id, method, params }) => (id, method, params),
             Ok(ParsedEntry::Notification) => return None,
             Err((id, why)) => {
@@ -357,6 +394,9 @@ enum ParsedEntry<'a> {
     Notification,
 }
 
+/// A parsed entry; or the id for the answer, which is null if it cannot be read, and what is wrong.
+type Checked<'a> = Result<ParsedEntry<'a>, (&'a str, &'static str)>;
+
 /// The members of a JSON-RPC request, as they were written. Serde refuses one that is repeated.
 #[derive(Deserialize)]
 struct Members<'a> {
@@ -377,11 +417,7 @@ fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
 
 impl<'a> Members<'a> {
     /// Parses one entry.
-    ///
-    /// # Errors
-    ///
-    /// The id for the answer, which is null if it cannot be read, and what is wrong.
-    fn check(frame: &'a str) -> Result<ParsedEntry<'a>, (&'a str, &'static str)> {
+    fn check(frame: &'a str) -> Checked<'a> {
         let frame = frame.trim_ascii();
         if !frame.starts_with('{') {
             return Err((NO_ID, "a request must be an object"));

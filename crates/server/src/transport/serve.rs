@@ -21,9 +21,10 @@ use tokio::select;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 
-use super::answer::{Answer, forrst_answer, without_body};
+use super::answer::{Answer, AnswerBody, without_body};
 use super::connection::{Connection, Overdue};
 use super::host_check::HostCheck;
+use super::http::refusal_with;
 use super::intake::LimitedStream;
 use super::interrupt::run_until;
 use super::listeners::ConnectionPermit;
@@ -231,7 +232,7 @@ impl Server {
             let is_head = request.method() == Method::HEAD;
             async move {
                 let (mut answer, under_way) = if request.headers().len() > MAX_HEADERS {
-                    (too_many_headers(), None)
+                    (too_many_headers(routes.server()), None)
                 } else if connection.is_served() {
                     routes.answer(request, Some(&connection)).await
                 } else {
@@ -290,13 +291,18 @@ impl Server {
 
     /// Tells a client without TLS that has not sent a request yet that the server is full.
     async fn refuse_silent_client(&self, mut stream: TcpStream) {
-        let body = serde_json::to_string(&full(self)).unwrap_or_default();
-        let answer = format!(
-            "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-             connection: close\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        if stream.write_all(answer.as_bytes()).await.is_ok() && stream.shutdown().await.is_ok() {
+        let (head, body) = full(self).into_parts();
+        let AnswerBody::Whole(body) = body else {
+            return;
+        };
+        let mut answer = format!("HTTP/1.1 {}\r\n", head.status).into_bytes();
+        for (name, value) in &head.headers {
+            answer.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+        }
+        let length = body.len();
+        answer.extend(format!("connection: close\r\ncontent-length: {length}\r\n\r\n").bytes());
+        answer.extend(body);
+        if stream.write_all(&answer).await.is_ok() && stream.shutdown().await.is_ok() {
             // Unread bytes would make the kernel reset the connection, and the client would lose the answer.
             let mut rest = [0; 1024];
             while stream.read(&mut rest).await.is_ok_and(|count| count > 0) {}
@@ -387,11 +393,11 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-fn too_many_headers() -> Answer {
+fn too_many_headers(server: &Server) -> Answer {
     let message = format!("A request may have at most {MAX_HEADERS} headers");
     let error = ErrorObject::new(ErrorCode::InvalidRequest, message);
-    let response = forrst_protocol::Response::failure(None, error);
-    forrst_answer(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &response)
+    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    refusal_with(server, status, error, Instant::now())
 }
 
 /// Failed accepts: out of file descriptors, or a client that disconnected in between.

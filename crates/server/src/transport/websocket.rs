@@ -113,7 +113,10 @@ async fn run(
             Err(refusal) => sender.refusal = Some(refusal),
         }
         async move {
-            let answer = server.rpc().answer(&server.core, &frame, sender).await?;
+            let answer = server
+                .rpc()
+                .answer(&server.core, frame.parse(), sender)
+                .await?;
             Some(Message::Text(answer.into()))
         }
     };

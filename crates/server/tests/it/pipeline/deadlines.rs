@@ -153,6 +153,35 @@ async fn a_deadline_in_the_far_future_has_no_effect() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deadline_is_specified_in_one_way_only() {
+    let probe = Probe::new();
+    let (timeout, timestamp) = (seconds(5), "2099-01-31T12:00:00Z");
+    for (options, place) in [
+        (
+            json!({"timeout": timeout, "deadline": timestamp}),
+            "deadline",
+        ),
+        (
+            json!({"value": 5, "unit": "second", "timeout": timeout}),
+            "timeout",
+        ),
+        (
+            json!({"value": timestamp, "unit": "iso8601", "deadline": timestamp}),
+            "deadline",
+        ),
+    ] {
+        let request = ask("test.echo").with(DEADLINE, options.clone());
+        let answer = probe.call(&request).await;
+        let pointer = format!("/extensions/0/options/{place}");
+        assert_eq!(pointers(&answer), [pointer], "{options}");
+        let message = answer["errors"][0]["message"].as_str().unwrap();
+        let is_right = message.starts_with(&format!("`{place}` cannot be combined with "));
+        assert!(is_right, "{options}: {message}");
+    }
+    assert_eq!(probe.seen.started(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deadline_must_be_a_valid_time() {
     let probe = Probe::new();
     for (options, places) in [
@@ -163,6 +192,14 @@ async fn a_deadline_must_be_a_valid_time() {
         (json!({"value": "soon", "unit": "iso8601"}), vec!["value"]),
         (json!({"value": 5, "unit": "iso8601"}), vec!["value"]),
         (json!({"unit": "iso8601"}), vec!["value"]),
+        (json!({"timeout": 5}), vec!["timeout"]),
+        (json!({"timeout": {"value": 5}}), vec!["timeout/unit"]),
+        (json!({"timeout": seconds(5), "x": 1}), vec!["x"]),
+        (json!({"deadline": 5}), vec!["deadline"]),
+        (
+            json!({"deadline": "soon", "unit": "second"}),
+            vec!["deadline", "unit"],
+        ),
         (json!({"value": u64::MAX, "unit": "day"}), vec!["value"]),
         (
             json!({"value": 1, "unit": "fortnight", "x": 1}),

@@ -25,12 +25,16 @@ async fn expect_full(host: &Host) {
         let answer = client.answer().await;
         assert_eq!(answer.status, 503);
         assert_eq!(answer.header("connection"), Some("close"));
-        assert!(answer.header("retry-after").is_some());
+        assert_eq!(answer.header("retry-after"), Some("1"));
+        assert_eq!(answer.header("content-type"), Some("application/json"));
+        assert_eq!(answer.header("x-forrst-node"), Some("node-test"));
+        assert!(answer.header("x-forrst-duration-ms").is_some());
         let expected = json!({
             "protocol": {"name": "forrst", "version": "0.1.0"},
             "id": null,
             "result": null,
             "errors": [{"code": "UNAVAILABLE", "message": "<text>"}],
+            "meta": {"node": "node-test"},
         });
         expect(&answer.json(), &expected);
         assert!(client.rest().await.is_empty(), "more than the answer came");

@@ -338,3 +338,76 @@ async fn a_traceparent_reaches_the_call() {
     }});
     http.check(&request, 200, &expected).await;
 }
+
+/// The PHP library posts its requests there by default.
+#[tokio::test]
+async fn a_bare_request_is_answered_as_on_forrst_even_if_it_is_not_valid() {
+    let host = Host::start().await;
+    let mut client = Http1::connect(&host).await;
+    let protocol = r#""protocol": {"name": "forrst", "version": "0.1.0"}"#;
+    let nested = "[".repeat(200) + &"]".repeat(200);
+    let invalid = json!({"errors": [{"code": "INVALID_REQUEST"}]});
+    for (body, status, expected) in [
+        (
+            ask("test.echo").text(),
+            200,
+            json!({"id": "req_1", "result": {}}),
+        ),
+        (
+            ask("test.nothing").text(),
+            404,
+            json!({"errors": [{"code": "FUNCTION_NOT_FOUND"}]}),
+        ),
+        (
+            format!("{{{protocol}, \"id\": \"1\"}}"),
+            400,
+            json!({"id": "1", "errors": [{"code": "INVALID_REQUEST"}]}),
+        ),
+        (
+            r#"{"id": "1", "call": {"function": "test.echo"}}"#.to_owned(),
+            400,
+            invalid.clone(),
+        ),
+        (r#"{"call": 5}"#.to_owned(), 400, json!({"id": null})),
+        (
+            format!(
+                "{{{protocol}, {protocol}, \"id\": \"1\", \"call\": {{\"function\": \"test.echo\"}}}}"
+            ),
+            400,
+            invalid.clone(),
+        ),
+        (
+            format!("{{{protocol}, \"id\": \"1\", \"call\": {nested}}}"),
+            400,
+            json!({"id": "<any>"}),
+        ),
+    ] {
+        client.send(post("/rpc", &body)).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.status, status, "{body}");
+        assert_eq!(answer.header("x-forrst-node"), Some("node-test"), "{body}");
+        expect(&answer.json(), &expected);
+        expect(
+            &answer.json(),
+            &json!({"jsonrpc": "<absent>", "protocol": {"name": "forrst"}}),
+        );
+    }
+    // Whatever has `jsonrpc`, or is not JSON, is JSON-RPC.
+    for (body, code) in [
+        (format!(r#"{{"jsonrpc": null, {protocol}}}"#), -32600),
+        (
+            format!(r#"{{"jsonrpc": "2.0", "id": 1, {protocol}}}"#),
+            -32600,
+        ),
+        ("{}".to_owned(), -32600),
+        (format!("[{{{protocol}}}]"), -32600),
+        (format!("{{{protocol}"), -32700),
+    ] {
+        client.send(post("/rpc", &body)).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.status, 200, "{body}");
+        let answer = answer.json();
+        let answer = answer.get(0).unwrap_or(&answer);
+        expect(answer, &json!({"jsonrpc": "2.0", "error": {"code": code}}));
+    }
+}
