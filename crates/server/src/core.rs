@@ -250,7 +250,8 @@ impl Core {
         if !span::is_traced() {
             return self.answer_in_span(body, origin).await;
         }
-        let span = span::request(origin.traceparent.as_deref());
+        let caller = || Tracing::caller_span(body.as_ref(), origin.traceparent.as_deref());
+        let span = span::request(caller);
         Box::pin(self.answer_in_span(body, origin).instrument(span)).await
     }
 

@@ -12,20 +12,36 @@ pub(crate) fn is_traced() -> bool {
     tracing::enabled!(target: TARGET, tracing::Level::TRACE)
 }
 
-/// The whole request, as a child of the caller's span.
-pub(crate) fn request(traceparent: Option<&str>) -> Span {
+/// The whole request, as a child of the span that `caller` returns as a `traceparent`.
+pub(crate) fn request(caller: impl FnOnce() -> Option<String>) -> Span {
     let span = trace_span!(
         target: TARGET, "request", otel.kind = "server", function = field::Empty, code = field::Empty
     );
     #[cfg(feature = "otlp")]
-    if let Some(parent) = traceparent.and_then(remote::parent) {
+    if let Some(parent) = caller().as_deref().and_then(remote::parent) {
         use tracing_opentelemetry::OpenTelemetrySpanExt;
         // It fails where no subscriber records the span.
         let _ = span.set_parent(parent);
     }
     #[cfg(not(feature = "otlp"))]
-    let _ = traceparent;
+    let _ = caller;
     span
+}
+
+/// The id under which OpenTelemetry exports a span; `None` if nothing does.
+pub(crate) fn exported_id(span: &Span) -> Option<String> {
+    #[cfg(feature = "otlp")]
+    {
+        use opentelemetry::trace::{SpanId, TraceContextExt};
+        use tracing_opentelemetry::OpenTelemetrySpanExt;
+        let id = span.context().span().span_context().span_id();
+        (id != SpanId::INVALID).then(|| id.to_string())
+    }
+    #[cfg(not(feature = "otlp"))]
+    {
+        let _ = span;
+        None
+    }
 }
 
 /// From the request for a lock to its outcome.

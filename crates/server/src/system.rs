@@ -344,6 +344,20 @@ mod tests {
         checked.map(|(_, role)| role).collect()
     }
 
+    /// A schema that is missing would be shown as one that allows everything.
+    #[test]
+    fn every_function_is_described_with_a_summary_and_schemas() {
+        for function in functions(&Arc::default()) {
+            let name = function.name.as_str();
+            assert!(function.summary.is_some_and(|it| !it.is_empty()), "{name}");
+            for schema in [&function.arguments, &function.result] {
+                assert!(schema.is_object(), "{name}: {schema}");
+            }
+            let undescribed = function.errors.iter().find(|(_, why)| why.is_empty());
+            assert_eq!(undescribed, None, "{name}");
+        }
+    }
+
     #[test]
     fn the_table_of_rights_in_the_documentation_matches_the_functions() {
         for spec in SPECS {

@@ -3,20 +3,44 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use forrst_protocol::{Errors, RawObject, Urn};
+use forrst_protocol::{Errors, RawObject, Request, Urn};
+use serde::Deserialize;
 use serde_json::{Value, json};
-use tracing::Instrument;
+use tracing::{Instrument, field};
 
 use super::deadline::millis;
 use super::{Around, Extension, ExtensionCall, Next, Outcome};
 use crate::Context;
 use crate::fields::{Fields, text};
 use crate::for_log::for_log;
+use crate::span;
 
 pub(crate) struct Tracing;
 
 impl Tracing {
     pub(crate) const URN: &'static str = "urn:forrst:ext:tracing";
+    const ALIAS: &'static str = "urn:cline:forrst:ext:tracing";
+
+    /// The span of the caller as a `traceparent`: from the options of `tracing` if the request has them, else from its header. The span
+    /// of the request begins before the request is checked, so this parses it once more. `None` if the ids are not W3C ids.
+    pub(crate) fn caller_span(body: &[u8], header: Option<&str>) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Ids {
+            trace_id: String,
+            span_id: String,
+        }
+
+        let request = Request::parse(body).ok();
+        let mut extensions = request.iter().flat_map(|request| &request.extensions);
+        let own = extensions.find(|own| [Self::URN, Self::ALIAS].contains(&own.urn.as_str()));
+        match own.and_then(|own| own.options.as_ref()) {
+            Some(options) => {
+                let Ids { trace_id, span_id } = options.deserialize().ok()?;
+                Some(format!("00-{trace_id}-{span_id}-01"))
+            }
+            None => header.map(str::to_owned),
+        }
+    }
 }
 
 impl Extension for Tracing {
@@ -25,7 +49,7 @@ impl Extension for Tracing {
     }
 
     fn alias(&self) -> Option<&str> {
-        Some("urn:cline:forrst:ext:tracing")
+        Some(Self::ALIAS)
     }
 
     fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors> {
@@ -49,7 +73,7 @@ impl Extension for Tracing {
 pub struct Trace {
     /// The id of the trace.
     pub trace_id: String,
-    /// The id of this call's span.
+    /// The id of this call's span, under which it is exported, if it is.
     pub span_id: String,
     /// The span of the calling service.
     pub parent_span_id: Option<String>,
@@ -120,15 +144,24 @@ struct TracedCall {
 #[async_trait]
 impl Around for TracedCall {
     async fn run(self: Box<Self>, mut context: Context, next: Next) -> Outcome {
-        let Self { urn, trace } = *self;
+        let Self { urn, mut trace } = *self;
         let received = context.call.received;
         let span = tracing::info_span!(
             "call",
             function = &*for_log(context.function().as_str()),
             trace_id = &*for_log(&trace.trace_id),
-            span_id = %trace.span_id,
+            span_id = field::Empty,
             parent_span_id = trace.parent_span_id.as_deref().map(for_log).as_deref(),
         );
+        // The span of the request, or this one if only this one is exported.
+        let exported = match span::is_traced() {
+            true => span::exported_id(&tracing::Span::current()),
+            false => span::exported_id(&span),
+        };
+        if let Some(id) = exported {
+            trace.span_id = id;
+        }
+        span.record("span_id", &*trace.span_id);
         let trace = Arc::new(trace);
         context.trace = Some(trace.clone());
         let outcome = next.run(context).instrument(span).await;

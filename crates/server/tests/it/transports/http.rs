@@ -3,6 +3,7 @@
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use forrst_server::Limits;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tower::ServiceExt;
@@ -484,4 +485,57 @@ async fn a_long_unknown_path_is_shortened_in_the_answer() {
     let answer = client.answer().await;
     assert_eq!(answer.status, 404);
     assert!(answer.body.len() < 600, "{} bytes", answer.body.len());
+}
+
+#[tokio::test]
+async fn a_refusal_before_the_request_is_read_is_a_whole_answer() {
+    let host = Host::with(Limits {
+        max_body: 1000,
+        ..Limits::default()
+    })
+    .await;
+    let large = post("/forrst", &"x".repeat(1001));
+    for (request, status, code) in [
+        (
+            "GET /elsewhere HTTP/1.1\r\nhost: test\r\n\r\n".to_owned(),
+            404,
+            "NOT_FOUND",
+        ),
+        (
+            "GET /forrst HTTP/1.1\r\nhost: test\r\n\r\n".to_owned(),
+            405,
+            "INVALID_REQUEST",
+        ),
+        (
+            "POST /forrst HTTP/1.1\r\nhost: test\r\ncontent-length: 0\r\n\r\n".to_owned(),
+            415,
+            "INVALID_REQUEST",
+        ),
+        (
+            "GET / HTTP/1.1\r\nhost: other\r\n\r\n".to_owned(),
+            403,
+            "FORBIDDEN",
+        ),
+        (large, 413, "INVALID_REQUEST"),
+    ] {
+        let mut client = Http1::connect(&host).await;
+        client.send(&request).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.status, status, "{request}");
+        assert_eq!(answer.header("content-type"), Some("application/json"));
+        assert_eq!(
+            answer.header("x-forrst-node"),
+            Some("node-test"),
+            "{request}"
+        );
+        assert!(answer.header("x-forrst-duration-ms").is_some(), "{request}");
+        let expected = json!({
+            "protocol": {"name": "forrst", "version": "0.1.0"},
+            "id": null,
+            "result": null,
+            "errors": [{"code": code, "message": "<text>"}],
+            "meta": {"node": "node-test"},
+        });
+        expect(&answer.json(), &expected);
+    }
 }
