@@ -47,8 +47,8 @@ pub use secret::Secret;
 pub use service::{AcquireOutcome, AcquireRequest, Config, LockError, LockService, WaiterLimit};
 pub use storage_key::StorageKey;
 pub use store::{
-    Answer, Capabilities, Counts, ListError, ListRequest, LockStatus, LockStore, LockStoreExt,
-    Page, StoreError, Waiter,
+    Answer, Capabilities, Counts, KeyWatch, ListError, ListRequest, LockStatus, LockStore,
+    LockStoreExt, Page, StoreError, Waiter,
 };
 pub use striped::Striped;
 pub use tenure::LossNotice;

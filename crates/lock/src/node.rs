@@ -45,6 +45,11 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
     ) {
         let _ = (name, fence, expires_at, reading);
     }
+
+    /// Another process may have changed this key, which is [watched](crate::LockStore::watch): it has to be read again.
+    fn may_have_changed(&self, name: &LockName) {
+        let _ = name;
+    }
 }
 
 /// The processes that use a store; in a server, one.
@@ -94,6 +99,14 @@ impl Nodes {
     ) {
         self.any(|node| {
             node.changed_elsewhere(name, fence, expires_at, reading);
+            false
+        });
+    }
+
+    /// Calls [`Node::may_have_changed`] of every node.
+    pub fn may_have_changed(&self, name: &LockName) {
+        self.any(|node| {
+            node.may_have_changed(name);
             false
         });
     }

@@ -42,6 +42,8 @@ pub struct Config {
     pub max_waiters: usize,
     /// How lock names appear in events.
     pub keys: KeyStyle,
+    /// How often a watched key is read although nothing was reported about it; `None` for intervals that suit the store.
+    pub watch_poll: Option<Duration>,
 }
 
 impl Default for Config {
@@ -50,6 +52,7 @@ impl Default for Config {
             max_waiters_per_key: 10_000,
             max_waiters: 100_000,
             keys: KeyStyle::default(),
+            watch_poll: None,
         }
     }
 }
@@ -231,7 +234,7 @@ impl LockService {
             held: HeldLeases::new(reporter.clone()),
             alarms: Arc::new(Alarms::default()),
             reporter,
-            watches: Arc::default(),
+            watches: Arc::new(Watches::new(config.watch_poll)),
         });
         let weak: Weak<LocalNode> = Arc::downgrade(&node);
         store.subscribe(weak);
@@ -614,6 +617,10 @@ impl Node for LocalNode {
 
     fn ended_elsewhere(&self, name: &LockName, fence: Fence) {
         self.held.ended(name, fence);
+        self.watches.changed(name);
+    }
+
+    fn may_have_changed(&self, name: &LockName) {
         self.watches.changed(name);
     }
 

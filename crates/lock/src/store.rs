@@ -90,6 +90,15 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
     /// Inspects one lock without changing it. Expired leases are not shown.
     async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError>;
 
+    /// Begins to report changes of a key by other processes to [`Node::may_have_changed`], until the returned value is dropped.
+    ///
+    /// Changes by this process are reported to [`Node::changed`] anyway, so a store that is not shared does nothing. Reports may be
+    /// late, merged or unfounded. `None` if the store cannot report changes: then a watched key is polled.
+    fn watch(&self, name: &LockName) -> Option<Box<dyn KeyWatch>> {
+        let _ = name;
+        None
+    }
+
     /// The first `limit` claims that wait for a lock, in their order.
     async fn queue(&self, name: &LockName, limit: usize)
     -> Result<Answer<Vec<Waiter>>, StoreError>;
@@ -135,6 +144,13 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
             }
         }
     }
+}
+
+/// A key that is watched in a store, until this is dropped.
+pub trait KeyWatch: fmt::Debug + Send + Sync {
+    /// Whether changes are reported at the moment. If not, the key has to be polled. When it becomes live, the key is reported as
+    /// changed, because it may have been.
+    fn is_live(&self) -> bool;
 }
 
 /// The numbers of keys and leases in a store.

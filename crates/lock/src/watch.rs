@@ -1,8 +1,9 @@
 //! Watching a key: a client is notified when the leases on it change, instead of polling its status.
 //!
 //! All watchers of a key share one task, which reads the status once for all of them: after a step of this process on that key, when
-//! its next lease expires, and periodically, because another process may have changed it. So a change costs one read and one
-//! wake-up for each watcher, and a watcher costs no more than a receiver of a channel.
+//! its next lease expires, when the store reports that another process may have changed it, and periodically, in case that is lost or
+//! the store cannot report it. So a change costs one read and one wake-up for each watcher, and a watcher costs no more than a
+//! receiver of a channel.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,6 +21,8 @@ use crate::{LockName, Timestamp};
 const SHARED_POLL: Duration = Duration::from_millis(500);
 /// The same for each watched key, so that many of them do not keep the store busy: 4 000 reads a second in all.
 const SHARED_POLL_PER_KEY: Duration = Duration::from_micros(250);
+/// How often a key is read whose changes by other processes are reported, in case a report is lost.
+const REPORTED_POLL: Duration = Duration::from_secs(5);
 /// How often a key is read that only this process changes. Each change is notified, so this is only a safety net.
 const OWN_POLL: Duration = Duration::from_secs(30);
 
@@ -83,6 +86,8 @@ impl Observation {
 /// The keys that are watched in this process.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
+    /// Replaces the usual intervals of reads.
+    poll: Option<Duration>,
     /// So that steps on keys cost nothing more while no key is watched.
     count: AtomicUsize,
     keys: Mutex<HashMap<LockName, WatchedKey>>,
@@ -97,6 +102,13 @@ struct WatchedKey {
 }
 
 impl Watches {
+    pub(crate) fn new(poll: Option<Duration>) -> Self {
+        Self {
+            poll,
+            ..Self::default()
+        }
+    }
+
     /// Watches a key from now on.
     pub(crate) fn join(self: &Arc<Self>, name: &LockName, store: &Arc<dyn LockStore>) -> Watcher {
         let mut keys = self.keys();
@@ -212,8 +224,11 @@ struct Reader {
 
 impl Reader {
     async fn run(self) {
+        // Before the first read, so that no change after it is missed.
+        let watch = self.store.watch(&self.name);
         loop {
-            let mut pause = self.poll();
+            let is_reported = watch.as_ref().is_some_and(|watch| watch.is_live());
+            let mut pause = self.poll(is_reported);
             // A store that fails is read again soon; the watchers keep waiting.
             if let Ok(answer) = self.store.inspect(&self.name).await {
                 let leases = answer.outcome.holders.iter();
@@ -232,9 +247,15 @@ impl Reader {
         }
     }
 
-    fn poll(&self) -> Duration {
+    fn poll(&self, is_reported: bool) -> Duration {
+        if let Some(poll) = self.watches.poll {
+            return poll;
+        }
         if !self.store.capabilities().shared {
             return OWN_POLL;
+        }
+        if is_reported {
+            return REPORTED_POLL;
         }
         let keys = u32::try_from(self.watches.count.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
         SHARED_POLL.max(SHARED_POLL_PER_KEY.saturating_mul(keys))

@@ -28,6 +28,7 @@ mod sentinels;
 mod setup;
 mod start;
 mod topology;
+mod tracking;
 mod unpack;
 mod upkeep;
 mod waiters;
@@ -40,8 +41,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use forrst_lock::model::{Command, Outcome};
 use forrst_lock::{
-    Answer, Capabilities, Counts, ListError, ListRequest, LockName, LockStatus, LockStore, Node,
-    Page, ReleaseMemory, Secret, StoreError, Ticket, Waiter,
+    Answer, Capabilities, Counts, KeyWatch, ListError, ListRequest, LockName, LockStatus,
+    LockStore, Node, Page, ReleaseMemory, Secret, StoreError, Ticket, Waiter,
 };
 use fred::error::Error as FredError;
 use fred::util::redis_keyslot;
@@ -276,6 +277,10 @@ impl LockStore for RedisStore {
 
     async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError> {
         self.link.inspect(name).await
+    }
+
+    fn watch(&self, name: &LockName) -> Option<Box<dyn KeyWatch>> {
+        Some(Box::new(self.link.tracking.watch(name)))
     }
 
     async fn queue(

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 use async_trait::async_trait;
 use forrst_lock::model::{Command, Outcome};
 use forrst_lock::{
-    Answer, Capabilities, Counts, ListError, ListRequest, LockName, LockStatus, LockStore, Node,
-    Page, Secret, StoreError, Ticket, Waiter,
+    Answer, Capabilities, Counts, KeyWatch, ListError, ListRequest, LockName, LockStatus,
+    LockStore, Node, Page, Secret, StoreError, Ticket, Waiter,
 };
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -135,6 +135,10 @@ impl LockStore for Metered {
 
     fn subscribe(&self, node: Weak<dyn Node>) {
         self.store.subscribe(node);
+    }
+
+    fn watch(&self, name: &LockName) -> Option<Box<dyn KeyWatch>> {
+        self.store.watch(name)
     }
 
     async fn submit(&self, command: Command) -> Result<Answer<Outcome>, StoreError> {

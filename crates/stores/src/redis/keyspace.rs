@@ -157,6 +157,12 @@ pub(super) fn name_of(state_key: &str) -> Option<LockName> {
     LockName::restore(name).ok()
 }
 
+/// The lock of any of its [keys](Keyspace::lock_keys).
+pub(super) fn name_of_any(key: &str) -> Option<LockName> {
+    let (_, rest) = key.split_once("}:")?;
+    LockName::parse(rest.strip_prefix("queue:").unwrap_or(rest)).ok()
+}
+
 /// The part of a key that a cluster hashes, if not all of it.
 fn hash_tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;

@@ -19,6 +19,7 @@ use super::library::Library;
 use super::queue::CommandAnswer;
 use super::replication::Replication;
 use super::reply::CommandResult;
+use super::tracking::Tracking;
 use super::unpack::BadReply;
 use super::waiters::{Delivery, Rejoin, Waiters};
 
@@ -32,6 +33,8 @@ pub(super) struct Link {
     /// The subscribers of this process.
     pub(super) nodes: Nodes,
     pub(super) waiters: Waiters,
+    /// The keys that are watched in this process.
+    pub(super) tracking: Arc<Tracking>,
     /// Set if a grant counts only once replicas have it.
     pub(super) replication: Option<Replication>,
     pub(super) timeout: Duration,

@@ -19,6 +19,7 @@ use super::library::{Library, call_arguments};
 use super::link::Link;
 use super::listener::Subscription;
 use super::replication::{Replicas, Replication};
+use super::tracking::{self, Tracking};
 use super::waiters::Waiters;
 use super::{RedisError, RedisOptions, RedisStore, listener, rollbacks, setup, upkeep};
 
@@ -70,6 +71,7 @@ impl RedisStore {
             // A command that has not begun within the timeout is not run.
             tombstone_millis: millis(2 * options.timeout + TOMBSTONE_MARGIN),
         };
+        let (tracking, watched) = Tracking::channel();
         let groups = (0..keyspace.groups()).map(|number| PartitionGroup::new(&keyspace, number));
         let link = Arc::new(Link {
             groups: groups.collect(),
@@ -79,6 +81,7 @@ impl RedisStore {
             header,
             nodes: Nodes::default(),
             waiters: Waiters::default(),
+            tracking: Arc::new(tracking),
             replication,
             timeout: options.timeout,
             refusal: Default::default(),
@@ -88,6 +91,7 @@ impl RedisStore {
         let subscription = Subscription::connect(&link.connections, &link.channel(), None).await?;
         tasks.spawn(listener::run(link.clone(), subscription));
         tasks.spawn(rollbacks::run(link.clone(), given_up));
+        tasks.spawn(tracking::run(link.clone(), watched));
         for number in 0..link.groups.len() {
             tasks.spawn(upkeep::run(link.clone(), number));
         }

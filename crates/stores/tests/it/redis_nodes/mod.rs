@@ -10,3 +10,4 @@ mod lost_messages;
 mod outages;
 mod random_faults;
 mod rollbacks;
+mod watches;
