@@ -23,13 +23,15 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::connect::{FIRST_PAUSE, LONGEST_PAUSE, RunningClient};
+use super::connect::{FIRST_PAUSE, RunningClient};
 use super::connection::not_connected;
 use super::keyspace::name_of_any;
 use super::link::Link;
 
 /// How often a key is reported at most. Changes in between are reported together.
 const PAUSE: Duration = Duration::from_millis(20);
+/// The pauses between attempts to connect grow up to this. Keys are polled meanwhile.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How many reads are under way at once.
 const AT_ONCE: usize = 64;
 
