@@ -163,6 +163,14 @@ impl Proxy {
         self.link.state().lost_answers
     }
 
+    /// The addresses of its open connections, as the server sees them.
+    pub fn addresses(&self) -> Vec<String> {
+        let state = self.link.state();
+        let connections = state.connections.values();
+        let addresses = connections.filter_map(|connection| connection.server.local_addr().ok());
+        addresses.map(|address| address.to_string()).collect()
+    }
+
     /// How many connections were made.
     pub fn connections(&self) -> u64 {
         self.link.state().opened

@@ -106,7 +106,10 @@ fn with_headers(
     if let Some(node) = &server.listeners.node {
         headers.insert(NODE.clone(), node.clone());
     }
-    let errors = response.result().err().map(|errors| errors.as_slice());
+    let errors = response
+        .result()
+        .err()
+        .map(forrst_protocol::Errors::as_slice);
     with_retry_after(with_challenge(answer), errors.unwrap_or_default())
 }
 

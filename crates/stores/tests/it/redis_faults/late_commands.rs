@@ -18,7 +18,7 @@ struct Nodes {
     proxy: Proxy,
     near: RedisStore,
     far: RedisStore,
-    /// The client ids of the far node's connections for commands.
+    /// The addresses of the far node's connections for commands.
     of_far: Vec<String>,
 }
 
@@ -27,10 +27,9 @@ impl Nodes {
         let redis = RedisServer::start();
         let proxy = Proxy::start(redis.port());
         let near = open(&redis).await;
-        let before = connections(&redis);
         let far = RedisStore::open(&proxy.url(), &RedisOptions::default()).await;
-        let mut of_far = connections(&redis);
-        of_far.retain(|id| !before.contains(id));
+        let of_far = connections(&redis, &proxy.addresses());
+        assert!(!of_far.is_empty());
         Self {
             far: far.unwrap(),
             redis,
@@ -45,22 +44,23 @@ impl Nodes {
         assert!(self.proxy.deliver_requests() > 0);
         // Redis closes a connection after it has run everything that was received on it.
         until("it has read everything", async || {
-            let open = connections(&self.redis);
-            !self.of_far.iter().any(|id| open.contains(id))
+            connections(&self.redis, &self.of_far).is_empty()
         })
         .await;
     }
 }
 
-/// The client ids of all nodes' connections for commands.
-fn connections(redis: &RedisServer) -> Vec<String> {
+/// Those of these addresses from which a connection for commands is open. A node may replace its connections at any time, so they
+/// are told apart by their addresses.
+fn connections(redis: &RedisServer, addresses: &[String]) -> Vec<String> {
     let list = redis.cli(&["CLIENT", "LIST"]);
-    let carry_commands = |line: &&str| line.contains(" sub=0 ") && !line.contains("cmd=client");
-    let ids = list.lines().filter(carry_commands).map(|line| {
-        let id = line.split_whitespace().next();
-        id.unwrap().to_owned()
-    });
-    ids.collect()
+    let carry_commands = list.lines().filter(|line| line.contains(" sub=0 "));
+    let carry_commands: Vec<&str> = carry_commands.collect();
+    let is_open = |address: &&String| {
+        let address = format!(" addr={address} ");
+        carry_commands.iter().any(|line| line.contains(&address))
+    };
+    addresses.iter().filter(is_open).cloned().collect()
 }
 
 fn ttl(seconds: u64) -> Ttl {
