@@ -32,7 +32,7 @@ const RELEASE: &str = "urn:cline:forrst:ext:atomic-lock:fn:release";
 
 /// A connection on which many requests are sent back to back.
 enum Connection {
-    WebSocket(Socket),
+    WebSocket(Box<Socket>),
     Unix(Frames),
     Http2(h2::client::SendRequest<Bytes>),
 }
@@ -168,7 +168,7 @@ async fn check(host: &Host, connection: &mut Connection) {
 async fn check_all(store: Arc<dyn LockStore>) {
     let host = Host::on(store, Limits::default()).await;
     let host = UnixHost::start(host).await;
-    let mut connection = Connection::WebSocket(Socket::connect(&host.host).await);
+    let mut connection = Connection::WebSocket(Box::new(Socket::connect(&host.host).await));
     check(&host.host, &mut connection).await;
     let mut connection = Connection::Unix(Frames::connect(&host.socket).await);
     check(&host.host, &mut connection).await;
