@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 use crate::api_key::ApiKey;
 use crate::background::Background;
 use crate::client::Inner;
 use crate::endpoint::Endpoint;
+use crate::lease::MAX_WATCHED;
 use crate::tls::{self, Trust};
 use crate::transport::{ConnectOptions, Transport};
 use crate::{Client, Error, Retry};
@@ -91,6 +94,8 @@ impl ClientBuilder {
             connect_timeout: self.connect_timeout,
         };
         Ok(Client::from_inner(Inner {
+            watching: Transport::new(endpoint.clone(), options.clone())?,
+            watched_leases: Semaphore::new(MAX_WATCHED),
             transport: Transport::new(endpoint, options)?,
             url: self.url,
             retry: self.retry,

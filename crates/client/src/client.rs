@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::background::Background;
@@ -26,6 +27,10 @@ pub struct Client {
 pub(crate) struct Inner {
     pub(crate) url: String,
     pub(crate) transport: Transport,
+    /// For requests that watch a lock.
+    pub(crate) watching: Transport,
+    /// A permit for each lease that is watched.
+    pub(crate) watched_leases: Semaphore,
     pub(crate) retry: Retry,
     pub(crate) timeout: Duration,
     pub(crate) background: Background,
@@ -89,7 +94,7 @@ impl Client {
         Acquire::new(self.clone(), Keys::several(keys))
     }
 
-    /// Operations on locks by their full keys: status, list, waiters, release, extend and withdraw.
+    /// Operations on locks by their full keys: status, list, waiters, watch, release, extend and withdraw.
     pub fn locks(&self) -> Locks {
         Locks::new(self.clone())
     }
@@ -133,9 +138,26 @@ impl Client {
         &self.inner.transport
     }
 
+    pub(crate) fn watching(&self) -> &Transport {
+        &self.inner.watching
+    }
+
+    pub(crate) fn watched_leases(&self) -> &Semaphore {
+        &self.inner.watched_leases
+    }
+
     /// Sends a request once. A failure that the server reports is an error, too.
     pub(crate) async fn send(
         &self,
+        request: Request<'_>,
+        patience: Patience,
+    ) -> Result<Response, Error> {
+        self.send_over(self.transport(), request, patience).await
+    }
+
+    pub(crate) async fn send_over(
+        &self,
+        transport: &Transport,
         mut request: Request<'_>,
         patience: Patience,
     ) -> Result<Response, Error> {
@@ -150,7 +172,7 @@ impl Client {
                 Some(deadline)
             }
         };
-        let answer = self.inner.transport.send(request);
+        let answer = transport.send(request);
         let response = match until {
             Some(until) => match timeout_at(until, answer).await {
                 Ok(answer) => answer?,

@@ -1,6 +1,7 @@
 //! Leases that this process holds: renewed in the background, and lost at the latest at a local deadline, before the server gives
 //! the lock to another client.
 
+mod early_end;
 mod notice;
 mod renewal;
 mod tenure;
@@ -12,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+pub(crate) use self::early_end::MAX_WATCHED;
 pub use self::notice::LossNotice;
 use self::renewal::Renewal;
 pub use self::tenure::Loss;
@@ -32,6 +34,10 @@ const MIN_RELEASE_TIME: Duration = Duration::from_secs(2);
 ///
 /// Renewal begins after a third of the ttl, and is retried until the lease ends. An answer that says that the lease has ended, or
 /// that the lock belongs to another one, ends it at once.
+///
+/// A lease that lives for more than a moment is also watched, so that it is renewed, and found lost, within about a second of its end
+/// on the server: by a forced release, a release with its owner token, or a shortened ttl. A client watches 64 leases at once; others
+/// are found lost by their next renewal, as are all of them where the server refuses to be watched.
 ///
 /// A lease that is dropped is released in the background, if possible; [`release`](Self::release) waits for it.
 #[derive(Debug)]

@@ -49,7 +49,8 @@
 //!
 //! A connection is opened when it is needed, and opened again after it broke. A call fails with [`Error::Unreachable`] when it was
 //! certainly not sent, and with [`Error::Interrupted`] when it may have run. On a connection for all calls, a slow call does not
-//! delay the others, and calls that are ready together are written together.
+//! delay the others, and calls that are ready together are written together. Locks that are watched, such as those of leases, have a
+//! connection of their own.
 //!
 //! A unix socket has neither TLS nor API keys: only the server's own user and root can connect, and they have all rights. An API
 //! key that is set is not sent. There the client appends a number to the ids of requests, such as `id.7`.
@@ -79,6 +80,7 @@ mod tls;
 mod transport;
 mod tries;
 mod wait;
+mod watch;
 mod wire_duration;
 mod wire_time;
 
@@ -103,6 +105,7 @@ pub use retry::Retry;
 pub use system::{
     Capabilities, ComponentHealth, ExtensionInfo, Health, HealthStatus, ServerLimits,
 };
+pub use watch::Change;
 
 /// The default ttl of a lock.
 pub const DEFAULT_TTL: std::time::Duration = std::time::Duration::from_secs(30);

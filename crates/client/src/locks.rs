@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::lock_info::{Extended, LockInfo, LockStatus, Page, Waiter, Withdrawn};
 use crate::tries::{Repeat, Tries};
 use crate::wire_duration::millis;
-use crate::{Client, Error, Fence, Query};
+use crate::{Change, Client, Error, Fence, Query, watch};
 
 pub(crate) const ACQUIRE: &str = "urn:cline:forrst:ext:atomic-lock:fn:acquire";
 pub(crate) const EXTEND: &str = "urn:cline:forrst:ext:atomic-lock:fn:extend";
@@ -49,6 +49,18 @@ impl Locks {
     /// Whether the lock is held, and by which leases.
     pub fn status(&self, full_key: &str) -> Query<LockStatus> {
         Query::new(self.client.clone(), STATUS, json!({"key": full_key}))
+    }
+
+    /// The state of a lock: now, and as soon as its leases change, on whichever node. Neither renewals nor changes of the queue count.
+    ///
+    /// Nothing is sent while the stream is not polled, so it yields only the newest of several changes, and may miss a lease that has
+    /// come and gone. An error does not end it: polled again, it waits a moment, longer after each error, and asks again. It takes no
+    /// lock, and no position in the queue.
+    pub fn watch(
+        &self,
+        full_key: &str,
+    ) -> impl Stream<Item = Result<Change, Error>> + Send + use<> {
+        watch::changes(self.client.clone(), full_key.to_owned())
     }
 
     /// Releases a lock with its owner token; with a fence, only the lease that has it. Any key of a lock on several will do.

@@ -30,6 +30,7 @@ use crate::endpoint::Endpoint;
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
 /// What every transport needs to connect.
+#[derive(Clone)]
 pub(crate) struct ConnectOptions {
     pub(crate) authorization: Option<HeaderValue>,
     pub(crate) tls: ClientConfig,

@@ -517,6 +517,11 @@ impl LockService {
         self.core.waiting.load(Ordering::Relaxed)
     }
 
+    /// How many keys are watched in this process.
+    pub fn watched_keys(&self) -> usize {
+        self.core.node.watches.count()
+    }
+
     /// The number of events of each kind.
     pub fn stats(&self) -> &Stats {
         self.core.node.reporter.stats()

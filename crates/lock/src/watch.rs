@@ -139,9 +139,13 @@ impl Watches {
         }
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
     /// A lease on this key has begun or ended, or ends at another time.
     pub(crate) fn changed(&self, name: &LockName) {
-        if self.count.load(Ordering::Relaxed) == 0 {
+        if self.count() == 0 {
             return;
         }
         if let Some(key) = self.keys().get(name) {
@@ -257,7 +261,7 @@ impl Reader {
         if is_reported {
             return REPORTED_POLL;
         }
-        let keys = u32::try_from(self.watches.count.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        let keys = u32::try_from(self.watches.count()).unwrap_or(u32::MAX);
         SHARED_POLL.max(SHARED_POLL_PER_KEY.saturating_mul(keys))
     }
 }

@@ -1,5 +1,6 @@
-//! The task that renews one lease until it is lost or the task is aborted.
+//! The task that renews and watches one lease until it is lost or the task is aborted.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use tokio::time::{sleep, sleep_until};
 use tracing::Instrument;
 
 use super::Loss;
+use super::early_end::may_have_ended;
 use super::tenure::{Tenure, Term};
 use crate::client::Patience;
 use crate::clock::Moment;
@@ -33,8 +35,15 @@ impl Renewal {
     }
 
     async fn until_lost(&self) -> Loss {
+        let mut mistakes = 0;
+        let watch = |mistakes| may_have_ended(&self.client, &self.held, self.ttl, mistakes);
+        let mut early_end = pin!(watch(mistakes));
         loop {
-            sleep_until(self.tenure.term().proven.instant + self.ttl / 3).await;
+            let is_early = tokio::select! {
+                () = sleep_until(self.tenure.term().proven.instant + self.ttl / 3) => false,
+                () = &mut early_end => true,
+            };
+            let mut is_watch_over = is_early;
             // Short enough that several tries are left after one that is never answered.
             while let Err(error) = self.renew(self.ttl / 6).await {
                 if let Some(loss) = Loss::from_error(&error) {
@@ -44,12 +53,18 @@ impl Renewal {
                 if let Some(loss) = self.tenure.loss() {
                     return loss;
                 }
+                // The connection of the watch may be as dead.
+                is_watch_over |= matches!(error, Error::Interrupted(_));
                 tracing::debug!(%error, "a lease was not renewed; trying again");
                 let pause = (self.ttl / 24).min(LONGEST_PAUSE);
                 sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0)).await;
             }
             if let Some(loss) = self.tenure.loss() {
                 return loss;
+            }
+            if is_watch_over {
+                mistakes += u32::from(is_early);
+                early_end.set(watch(mistakes));
             }
         }
     }
@@ -76,6 +91,7 @@ impl Renewal {
             .await;
         if matches!(extended, Err(Error::Interrupted(_))) {
             self.client.transport().distrust_connection();
+            self.client.watching().distrust_connection();
         }
         let extended = extended?;
         Ok(Term::new(sent, self.ttl, extended.expires_at))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use forrst_client::{Acquire, Call, Client, Error, Lease, LockInfo, Retry};
 use forrst_protocol::ErrorCode;
 use forrst_server::schemars::{self, JsonSchema};
-use forrst_server::{Context, FunctionError, Server};
+use forrst_server::{Context, FunctionError, Limits, Server};
 use forrst_stores::MemoryStore;
 pub(crate) use forrst_testkit::asynchronous::{soon, until};
 use serde::{Deserialize, Serialize};
@@ -55,22 +55,28 @@ impl Host {
     }
 
     pub(crate) async fn start_at(address: SocketAddr) -> Self {
-        Self::start_in(address, tempfile::tempdir().unwrap()).await
+        Self::start_in(address, tempfile::tempdir().unwrap(), Limits::default()).await
+    }
+
+    pub(crate) async fn start_with(limits: Limits) -> Self {
+        let address = "127.0.0.1:0".parse().unwrap();
+        Self::start_in(address, tempfile::tempdir().unwrap(), limits).await
     }
 
     /// Another server at the address of one that was stopped.
     pub(crate) async fn start_again(self) -> Self {
         self.serving.join_all().await;
-        Self::start_in(self.address, self.folder).await
+        Self::start_in(self.address, self.folder, Limits::default()).await
     }
 
-    async fn start_in(address: SocketAddr, folder: TempDir) -> Self {
+    async fn start_in(address: SocketAddr, folder: TempDir, limits: Limits) -> Self {
         let charges = Arc::new(AtomicUsize::new(0));
         let gate = Arc::new(Semaphore::new(0));
         let (count, at_gate) = (charges.clone(), gate.clone());
         let server = Server::builder()
             .store(Arc::new(MemoryStore::new()))
             .node("node-test")
+            .limits(limits)
             .function(
                 "payments.charge",
                 "1.0.0",
@@ -179,6 +185,13 @@ impl Host {
     pub(crate) async fn until_waiting(&self, count: usize) {
         until(&format!("{count} wait"), || {
             self.server.locks().waiting() == count
+        })
+        .await;
+    }
+
+    pub(crate) async fn until_watched(&self, count: usize) {
+        until(&format!("{count} keys are watched"), || {
+            self.server.locks().watched_keys() == count
         })
         .await;
     }

@@ -142,7 +142,8 @@ async fn a_lease_that_the_server_no_longer_knows_is_lost_at_once() {
     undisturbed(LATE, || async {
         let host = Host::start().await;
         for client in host.clients() {
-            let ttl = ms(6_000);
+            // Too short to be watched.
+            let ttl = ms(3_000);
             let lease = acquired(client.lock("k").ttl(ttl)).await;
             host.http()
                 .locks()

@@ -16,4 +16,5 @@ mod raw_server;
 mod retries;
 mod tls;
 mod unix;
+mod watching;
 mod websocket;

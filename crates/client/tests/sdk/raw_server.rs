@@ -48,6 +48,13 @@ pub(crate) struct RawServer {
 impl RawServer {
     /// `reply` gets the number of earlier requests.
     pub(crate) async fn start(reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Self {
+        Self::replying(move |before, _| reply(before)).await
+    }
+
+    /// `reply` gets the number of earlier requests, and the body of this one.
+    pub(crate) async fn replying(
+        reply: impl Fn(usize, &Value) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let received = Arc::new(Mutex::new(Vec::new()));
@@ -82,7 +89,7 @@ impl RawServer {
 async fn serve(
     stream: TcpStream,
     seen: &Mutex<Vec<Received>>,
-    reply: &(dyn Fn(usize) -> Reply + Send + Sync),
+    reply: &(dyn Fn(usize, &Value) -> Reply + Send + Sync),
 ) {
     let mut stream = BufReader::new(stream);
     while let Some(received) = read(&mut stream).await {
@@ -91,7 +98,7 @@ async fn serve(
             seen.push(received.clone());
             seen.len() - 1
         };
-        let (status, body) = match reply(before) {
+        let (status, body) = match reply(before, &received.body) {
             Reply::Silence => std::future::pending().await,
             Reply::Disconnect => return,
             Reply::Http(status, body) => (status, body.to_owned()),
