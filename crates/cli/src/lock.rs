@@ -10,6 +10,7 @@ mod name;
 mod release;
 mod status;
 mod waiters;
+mod watch;
 mod withdraw;
 
 use clap::Subcommand;
@@ -32,6 +33,7 @@ pub(crate) enum LockCommand {
     Status(status::StatusArguments),
     List(list::ListArguments),
     Waiters(waiters::WaitersArguments),
+    Watch(watch::WatchArguments),
     Acquire(acquire::AcquireArguments),
     Extend(extend::ExtendArguments),
     Release(release::ReleaseArguments),
@@ -45,6 +47,7 @@ impl LockCommand {
             Self::Status(arguments) => arguments.json,
             Self::List(arguments) => arguments.json,
             Self::Waiters(arguments) => arguments.json,
+            Self::Watch(arguments) => arguments.json,
             Self::Acquire(arguments) => arguments.json,
             Self::Extend(arguments) => arguments.json,
             Self::Release(arguments) => arguments.json,
@@ -58,6 +61,7 @@ impl LockCommand {
             Self::Status(arguments) => return status::run(arguments).await,
             Self::List(arguments) => list::run(arguments).await?,
             Self::Waiters(arguments) => waiters::run(arguments).await?,
+            Self::Watch(arguments) => watch::run(arguments).await?,
             Self::Acquire(arguments) => acquire::run(arguments).await?,
             Self::Extend(arguments) => extend::run(arguments).await?,
             Self::Release(arguments) => release::run(arguments).await?,

@@ -46,6 +46,9 @@ use supervisor::{Ending, Outcome, Supervisor};
 /// SIGKILL before another client can get the lock: also when this process is
 /// stopped or killed. (On systems other than Linux, only its process group does.)
 ///
+/// A lock that is taken away, as by `forrst lock force-release`, is lost, too. That
+/// is noticed within about a second; another client may have the lock meanwhile.
+///
 /// When the command has ended, the processes that it leaves behind in its process
 /// group have a second to end; then they are killed, and the lock is released. A
 /// daemon, which has a session of its own, may run on.

@@ -54,8 +54,8 @@ impl Locks {
     /// The state of a lock: now, and as soon as its leases change, on whichever node. Neither renewals nor changes of the queue count.
     ///
     /// Nothing is sent while the stream is not polled, so it yields only the newest of several changes, and may miss a lease that has
-    /// come and gone. An error does not end it: polled again, it waits a moment, longer after each error, and asks again. It takes no
-    /// lock, and no position in the queue.
+    /// come and gone. An error does not end it: polled again, it waits a moment, longer after each error, asks again,
+    /// and yields the state then, changed or not. It takes no lock, and no position in the queue.
     pub fn watch(
         &self,
         full_key: &str,

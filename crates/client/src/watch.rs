@@ -116,6 +116,8 @@ impl Watch {
                     }
                 }
                 Err(error) => {
+                    // The next answer is news, changed or not.
+                    self.since = None;
                     self.failed = self.failed.saturating_add(1);
                     self.pause = pause_after(&error, self.failed);
                     return Err(error);

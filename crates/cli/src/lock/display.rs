@@ -36,6 +36,45 @@ pub(super) fn kind(lock: &LockInfo) -> String {
     }
 }
 
+/// A free lock that others wait for is reserved for one of them, which still waits for another key.
+pub(super) fn free(waiters: usize) -> String {
+    match waiters {
+        0 => "free".to_owned(),
+        1 => "free, and reserved for a waiter".to_owned(),
+        waiters => format!("free, and reserved for the first of {waiters} waiters"),
+    }
+}
+
+/// Describes a lock in one line, with the owners of its first leases.
+pub(super) fn summary(lock: &LockInfo) -> String {
+    const SHOWN: usize = 5;
+    let mut text = match lock.holders.as_slice() {
+        [holder] if lock.kind == LockKind::Exclusive => {
+            let caller = holder.caller.iter().map(|caller| format!(", {caller}"));
+            format!(
+                "held by {}{}, fence {}, expires {}",
+                holder.owner,
+                caller.collect::<String>(),
+                fence(holder),
+                expires(holder)
+            )
+        }
+        holders => {
+            let owners: Vec<&str> = holders.iter().map(|one| one.owner.as_str()).collect();
+            let shown = owners[..owners.len().min(SHOWN)].join(", ");
+            let more = match lock.holder_count.saturating_sub(SHOWN) {
+                0 => String::new(),
+                more => format!(", and {more} more"),
+            };
+            format!("held, {}: {shown}{more}", kind(lock))
+        }
+    };
+    if lock.waiters > 0 {
+        text.push_str(&format!(", waiters {}", lock.waiters));
+    }
+    sanitized(&text)
+}
+
 /// How many leases there are in addition to those that the server lists.
 pub(super) fn unlisted(lock: &LockInfo) -> usize {
     lock.holder_count.saturating_sub(lock.holders.len())

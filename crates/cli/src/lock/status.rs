@@ -59,12 +59,6 @@ pub(super) async fn run(arguments: StatusArguments) -> Result<u8, CommandError> 
     })
 }
 
-/// A free lock that others wait for is reserved for one of them, which still waits for another key.
 fn describe_free(full_key: &str, waiters: usize) -> String {
-    let reserved = match waiters {
-        0 => String::new(),
-        1 => ", and reserved for a waiter".to_owned(),
-        waiters => format!(", and reserved for the first of {waiters} waiters"),
-    };
-    format!("{} is free{reserved}\n", sanitized(full_key))
+    format!("{} is {}\n", sanitized(full_key), display::free(waiters))
 }

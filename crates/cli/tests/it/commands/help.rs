@@ -4,7 +4,7 @@ use crate::commands::forrst::Forrst;
 use crate::commands::shown;
 
 /// All commands that are not hidden.
-pub(crate) const COMMANDS: [&[&str]; 20] = [
+pub(crate) const COMMANDS: [&[&str]; 21] = [
     &[],
     &["serve"],
     &["call"],
@@ -12,6 +12,7 @@ pub(crate) const COMMANDS: [&[&str]; 20] = [
     &["lock", "status"],
     &["lock", "list"],
     &["lock", "waiters"],
+    &["lock", "watch"],
     &["lock", "acquire"],
     &["lock", "extend"],
     &["lock", "release"],

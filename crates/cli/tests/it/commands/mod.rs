@@ -17,3 +17,4 @@ mod server;
 mod shown;
 mod terminal;
 mod unix;
+mod watch;

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use forrst_testkit::{Node, Serve};
+use forrst_testkit::{Node, Serve, SharedRedis};
 
 pub(crate) struct Server(Node);
 
@@ -15,6 +15,12 @@ impl Server {
     /// With locks that survive a restart.
     pub(crate) fn durable() -> Self {
         Self(serve("embedded:locks").node())
+    }
+
+    /// With locks in Redis, which it shares with others.
+    pub(crate) fn sharing(redis: &SharedRedis) -> Self {
+        let store = ["--store", &redis.url(), "--redis-prefix", redis.prefix()];
+        Self(Serve::new(env!("CARGO_BIN_EXE_forrst"), &store).node())
     }
 
     /// With these API keys.

@@ -2,11 +2,12 @@
 
 use std::io::Read;
 
-use forrst_testkit::{PATIENCE, until};
+use forrst_testkit::{PATIENCE, SharedRedis, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::job::{Job, PATIENT, STUBBORN, status, take_over};
 use super::process::{is_alive, until_dead};
+use crate::access::keys::make_key;
 use crate::commands::forrst::Forrst;
 use crate::commands::server::Server;
 
@@ -103,7 +104,7 @@ fn processes_in_other_groups_and_sessions_end_with_the_command() {
     job.wait().check(76);
 }
 
-/// The lease has ended on the server, and the next renewal learns of it.
+/// With a ttl that is too short to be watched: the next renewal notices it.
 #[test]
 fn a_force_release_ends_the_command_at_once() {
     let server = Server::start();
@@ -125,6 +126,55 @@ fn a_force_release_ends_the_command_at_once() {
     force();
     until_dead(child);
     stubborn.wait().check(76);
+}
+
+/// The lease is watched: its next renewal is in twenty minutes.
+#[track_caller]
+fn check_notices_a_force_release(server: &Server, forced_through: &Server) {
+    let job = Job::start(server, &["--ttl", "1h"], PATIENT);
+    job.pid("pid");
+    Forrst::new(forced_through, &["lock", "force-release", "k", "--yes"])
+        .run()
+        .check(0);
+    let (ended, folder) = job.wait_and_keep();
+    ended.check(76).check_errors(&["lost", "by force"]);
+    let signals = std::fs::read_to_string(folder.path().join("signals")).unwrap();
+    assert_eq!(signals, "TERM\n");
+}
+
+#[test]
+fn a_force_release_is_noticed_before_the_next_renewal() {
+    for server in [Server::start(), Server::durable()] {
+        check_notices_a_force_release(&server, &server);
+    }
+}
+
+#[test]
+fn a_force_release_through_another_node_is_noticed_before_the_next_renewal() {
+    let redis = SharedRedis::join();
+    let [one, other] = [(); 2].map(|()| Server::sharing(&redis));
+    check_notices_a_force_release(&one, &other);
+}
+
+/// It may watch its own lease only.
+#[test]
+fn a_caller_that_may_only_call_notices_a_force_release() {
+    let keys = ["call", "admin"].map(|role| make_key(role, &["--role", role]));
+    let [(call, call_block), (admin, admin_block)] = keys;
+    let server = Server::with_keys(&(call_block + &admin_block));
+    let as_admin = |arguments: &[&str]| {
+        let forrst = Forrst::new(&server, arguments);
+        forrst.variable("FORRST_API_KEY", &admin).run()
+    };
+    let run = ["run", "--key", "k", "--ttl", "1h", "--", "sleep", "1000"];
+    let running = Forrst::new(&server, &run)
+        .variable("FORRST_API_KEY", call)
+        .start();
+    until("it has the lock", || {
+        as_admin(&["lock", "status", "k", "--exit-code"]).code == Some(75)
+    });
+    as_admin(&["lock", "force-release", "k", "--yes"]).check(0);
+    running.wait().check(76).check_errors(&["lost"]);
 }
 
 #[test]
