@@ -361,6 +361,7 @@ pub(super) fn sender(headers: &HeaderMap, connection: Option<&Arc<Connection>>) 
         peer: peer.cloned(),
         refusal: None,
         room: Room::default(),
+        subscriptions: None,
     }
 }
 

@@ -40,6 +40,32 @@ pub(super) fn document(core: &Core) -> Value {
                 "x-forrst-functions": functions,
             },
             {
+                "name": "forrst.watch",
+                "summary": "Subscribes to a lock, over a WebSocket. Each notification has the result of the function `watch`: at first \
+                    the state of the lock, unless its revision is `since`, and then its state after each change of its leases.",
+                "paramStructure": "either",
+                "params": [
+                    member("key", true, json!({"type": "string", "description": "The full key."})),
+                    member("owner", false, json!({
+                        "type": "string",
+                        "description": "Of one's own lease, for a caller that may not observe others."
+                    })),
+                    member("since", false, json!({"type": "string", "description": "The `revision` of an earlier result."})),
+                ],
+                "result": {
+                    "name": "subscription",
+                    "description": "The id that notifications have, in `params.subscription`, beside `params.result`.",
+                    "schema": {"type": ["integer", "string"]},
+                },
+            },
+            {
+                "name": "forrst.unwatch",
+                "summary": "Ends a subscription of this connection.",
+                "paramStructure": "by-position",
+                "params": [member("subscription", true, json!({"type": ["integer", "string"]}))],
+                "result": {"name": "ended", "description": "Whether there was one.", "schema": {"type": "boolean"}},
+            },
+            {
                 "name": "rpc.discover",
                 "summary": "This document.",
                 "params": [],

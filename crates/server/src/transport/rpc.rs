@@ -1,8 +1,11 @@
-//! JSON-RPC 2.0: `forrst.call` carries a Forrst request, `rpc.discover` describes the server.
+//! JSON-RPC 2.0: `forrst.call` carries a Forrst request, `forrst.watch` is a subscription to a lock, `rpc.discover` describes the
+//! server.
 //!
 //! `forrst.call` goes directly to the core; jsonrpsee handles the other methods. Frames are parsed before jsonrpsee sees them,
 //! because it treats a request with an invalid id as a notification, and its client would wait forever; and because the entries
 //! of a batch run concurrently. Every entry is counted against its caller's rate before anything else.
+
+mod subscriptions;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,19 +15,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forrst_protocol::{ErrorCode, ErrorObject, MAX_PROBLEMS};
 use futures_util::future::join_all;
-use jsonrpsee::RpcModule;
+use futures_util::stream::Stream;
 use jsonrpsee::core::server::Methods;
 use jsonrpsee::types::ErrorObjectOwned;
 use jsonrpsee::types::error::{
     INTERNAL_ERROR_CODE, INVALID_PARAMS_CODE, INVALID_REQUEST_CODE, OVERSIZED_REQUEST_CODE,
     PARSE_ERROR_CODE,
 };
+use jsonrpsee::{MethodCallback, RpcModule};
 use serde::Deserialize;
 use serde::de::{Deserializer as _, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use self::subscriptions::Subscriptions;
 use super::answer::to_json;
 use super::openrpc;
 use crate::Server;
@@ -64,6 +69,8 @@ pub(super) struct Sender {
     pub(super) room: Room,
     /// The certificate of the connection, whatever the credential is.
     pub(super) peer: Option<PeerName>,
+    /// Of its WebSocket; `None` where it cannot subscribe.
+    pub(super) subscriptions: Option<Subscriptions>,
 }
 
 impl Sender {
@@ -252,12 +259,18 @@ impl Rpc {
                 }
             })
             .expect("there is no other method");
+        subscriptions::register(&mut module);
         Self {
             methods: module.into(),
         }
     }
 
-    /// Answers a frame; `None` if it has only notifications, which are not run.
+    /// The subscriptions of a new connection, and the messages that they want to send.
+    pub(super) fn subscriptions() -> (Subscriptions, impl Stream<Item = String> + Send + use<>) {
+        Subscriptions::new()
+    }
+
+    /// Answers a frame; `None` if it has only notifications, which are not run, or if its answer is sent by a subscription.
     pub(super) async fn answer(
         &self,
         core: &Arc<Core>,
@@ -316,7 +329,10 @@ impl Rpc {
         let answers = batch.entries.iter().map(|range| {
             let entry = EntryContext {
                 core: core.clone(),
-                sender: sender.clone(),
+                sender: Sender {
+                    subscriptions: None,
+                    ..sender.clone()
+                },
                 counted: count(core, caller.as_ref().ok()),
                 max_errors: (MAX_PROBLEMS / batch.count).max(1),
             };
@@ -362,6 +378,12 @@ impl Rpc {
         }
         if let Counted::Refused(why) = entry.counted {
             return Some(refusal(id.get(), &why));
+        }
+        if let Some(
+            callback @ (MethodCallback::Subscription(_) | MethodCallback::Unsubscription(_)),
+        ) = self.methods.method(&method)
+        {
+            return subscriptions::answer(callback, id, params, entry).await;
         }
         let mut methods = self.methods.clone();
         methods.extensions_mut().insert(entry);

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forrst_protocol::ErrorObject;
-use futures_util::{Sink, Stream, StreamExt};
+use futures_util::stream::BoxStream;
+use futures_util::{FutureExt, Sink, Stream, StreamExt};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -53,6 +54,8 @@ pub(super) struct Rules<M> {
     pub(super) max_in_flight: usize,
     /// The budget that the bytes of its requests are taken from.
     pub(super) account: SessionAccount,
+    /// Messages that answer no request. They wait while the client does not read.
+    pub(super) notifications: BoxStream<'static, M>,
     /// How long a client may stay silent, or not read its answers.
     pub(super) idle_timeout: Duration,
     /// A ping, sent when a client has been silent for half of the idle timeout. Without it, a client may be silent while a call
@@ -252,7 +255,7 @@ impl Message for Bytes {
 pub(super) async fn run<R, M, In, Out, F, Fut>(
     mut incoming: In,
     outgoing: Out,
-    rules: Rules<M>,
+    mut rules: Rules<M>,
     count: impl Fn(&R) -> usize,
     answer: F,
 ) where
@@ -289,6 +292,9 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
         }) = &mut ending
         {
             if is_idle && !has_begun && backlog.is_empty() {
+                while let Some(Some(message)) = rules.notifications.next().now_or_never() {
+                    writer.push(message, None);
+                }
                 last_message
                     .take()
                     .into_iter()
@@ -356,6 +362,9 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
             },
             () = &mut draining, if ending.is_none() => {
                 ending = Some(Ending { last_message: rules.close.clone(), until: None });
+            }
+            Some(message) = rules.notifications.next(), if !writer.is_full() => {
+                writer.push(message, None);
             }
             () = &mut timer => {
                 let now = Instant::now();
@@ -442,6 +451,7 @@ mod tests {
             max_in_flight,
             account: SessionAccount::new(&server, &Credential::Local, None, Arc::default()),
             idle_timeout: Duration::from_secs(60 * 60),
+            notifications: stream::pending().boxed(),
             keep_alive: None,
             close: None,
             too_slow: Bytes::new(),

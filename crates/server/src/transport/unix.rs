@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use forrst_protocol::{ErrorCode, ErrorObject, Response};
-use futures_util::{SinkExt, StreamExt};
+use futures_util::{SinkExt, StreamExt, stream};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
@@ -131,6 +131,7 @@ async fn run(stream: UnixStream, server: &Server, permit: Option<ConnectionPermi
         max_in_flight: limits.max_in_flight,
         account: SessionAccount::new(server, &Credential::Local, Some(from.clone()), intake),
         idle_timeout: IDLE_TIMEOUT,
+        notifications: stream::pending().boxed(),
         keep_alive: None,
         close: None,
         too_slow: too_slow(server),

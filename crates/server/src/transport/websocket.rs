@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite;
 
 use super::connection::Connection;
 use super::interrupt::run_until;
-use super::rpc::{Frame, Sender};
+use super::rpc::{Frame, Rpc, Sender};
 use super::serve::LAST_ANSWERS;
 use super::session::{self, Incoming, Rules, SessionAccount};
 use crate::Server;
@@ -60,6 +60,11 @@ async fn run(
     let intake = connection
         .as_ref()
         .map(|connection| connection.intake.clone());
+    let (subscriptions, notifications) = Rpc::subscriptions();
+    let sender = Sender {
+        subscriptions: Some(subscriptions),
+        ..sender
+    };
     let rules = Rules {
         max_in_flight: limits.max_in_flight,
         account: SessionAccount::new(
@@ -69,6 +74,7 @@ async fn run(
             intake.unwrap_or_default(),
         ),
         idle_timeout: limits.idle_timeout,
+        notifications: notifications.map(|text| Message::Text(text.into())).boxed(),
         keep_alive: Some(Message::Ping(Bytes::new())),
         close: Some(Message::Close(Some(close))),
         too_slow: too_slow(),

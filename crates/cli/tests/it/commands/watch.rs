@@ -34,18 +34,12 @@ fn each_change_of_a_lock_is_a_line() {
     let server = Server::start();
     let watching = Forrst::new(&server, &["lock", "watch", "k"]).start();
     assert_eq!(line(&watching, 1), "free");
-    done(
-        &server,
-        &["acquire", "k", "--ttl", "1h", "--owner", "me"],
-    );
+    done(&server, &["acquire", "k", "--ttl", "1h", "--owner", "me"]);
     let held = line(&watching, 2);
     assert!(held.starts_with("held by me, fence 0"), "{held}");
     assert!(held.contains(", expires in 1h ("), "{held}");
     // Not a change.
-    done(
-        &server,
-        &["extend", "k", "--ttl", "2h", "--owner", "me"],
-    );
+    done(&server, &["extend", "k", "--ttl", "2h", "--owner", "me"]);
     done(&server, &["force-release", "k", "--yes"]);
     assert_eq!(line(&watching, 3), "free");
     for (owner, count) in [("a", 4), ("b", 5)] {

@@ -14,6 +14,7 @@ mod revocation;
 mod rpc;
 mod shutdown;
 mod slow_clients;
+mod subscriptions;
 mod unix;
 mod unix_client;
 mod websocket;

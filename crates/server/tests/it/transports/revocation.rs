@@ -7,8 +7,7 @@ use axum::http::StatusCode;
 use forrst_lock::LockName;
 use forrst_server::Limits;
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio::net::TcpListener;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::transports::guarded::Guarded;
@@ -115,16 +114,8 @@ async fn a_session_of_a_revoked_key_is_closed() {
     let address = listener.local_addr().unwrap();
     let server = guarded.server.clone();
     let serving = tokio::spawn(async move { server.serve_on(listener).await });
-    let open = async |key: &str| {
-        let mut request = format!("ws://{address}/rpc").into_client_request().unwrap();
-        let headers = request.headers_mut();
-        headers.insert("x-api-key", key.parse().unwrap());
-        let stream = TcpStream::connect(address).await.unwrap();
-        let opened = tokio_tungstenite::client_async(request, stream);
-        Socket(soon(opened).await.unwrap().0)
-    };
-    let mut revoked = open(&guarded.keys[0]).await;
-    let mut kept = open(&guarded.keys[1]).await;
+    let mut revoked = Socket::open(address, &guarded.keys[0]).await;
+    let mut kept = Socket::open(address, &guarded.keys[1]).await;
     revoked.send(waiting().rpc("waits")).await;
     let locks = guarded.server.locks().clone();
     until("it waits", || locks.waiting() == 1).await;

@@ -281,7 +281,15 @@ async fn discovery_describes_the_methods_and_the_functions() {
     );
     let methods = document["methods"].as_array().unwrap();
     let names: Vec<&Value> = methods.iter().map(|method| &method["name"]).collect();
-    assert_eq!(names, ["forrst.call", "rpc.discover"]);
+    assert_eq!(
+        names,
+        [
+            "forrst.call",
+            "forrst.watch",
+            "forrst.unwatch",
+            "rpc.discover"
+        ]
+    );
     assert!(document.to_string().contains("test.echo"));
     check(&host, &frame.to_string(), Some(&answer)).await;
 }

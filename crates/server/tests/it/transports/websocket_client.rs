@@ -1,11 +1,13 @@
 //! A client of JSON-RPC over a WebSocket.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
@@ -26,6 +28,17 @@ impl Socket {
         let url = format!("ws://{}/rpc", host.address);
         let connected = soon(tokio_tungstenite::client_async(url, stream)).await;
         Self(connected.unwrap().0)
+    }
+
+    /// With an API key.
+    pub(crate) async fn open(address: SocketAddr, key: &str) -> Self {
+        let mut request = format!("ws://{address}/rpc").into_client_request().unwrap();
+        request
+            .headers_mut()
+            .insert("x-api-key", key.parse().unwrap());
+        let stream = soon(TcpStream::connect(address)).await.unwrap();
+        let opened = soon(tokio_tungstenite::client_async(request, stream)).await;
+        Self(opened.unwrap().0)
     }
 
     pub(crate) async fn send(&mut self, text: impl ToString) {
