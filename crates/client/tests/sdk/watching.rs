@@ -186,6 +186,27 @@ async fn a_lease_that_only_its_watch_does_not_know_is_held() {
     assert!(count(&server, ":watch") < 20, "it asks all the time");
 }
 
+/// The watch says that the lease is held, and no renewal is answered.
+#[tokio::test]
+async fn a_watch_does_not_prolong_a_lease() {
+    let server = RawServer::replying(|_, request| {
+        let function = request["call"]["function"].as_str().unwrap_or_default();
+        let holder = json!({"fence": "000000000000001"});
+        match function.rsplit(':').next() {
+            Some("watch") => Reply::success(&json!({"revision": "1", "holders": [holder]})),
+            Some("extend") => Reply::Silence,
+            _ => Reply::success(&granted()),
+        }
+    });
+    let server = server.await;
+    let lease = acquired(server.client().lock("k").ttl(ms(4_000))).await;
+    let until = lease.held_until();
+    let loss = soon(lease.lost()).await;
+    assert!(matches!(loss, Loss::Expired(Some(_))), "{loss}");
+    assert_eq!(lease.held_until(), until);
+    assert!(count(&server, ":watch") >= 1);
+}
+
 /// A server that answers at once, whatever it is asked.
 #[tokio::test]
 async fn a_server_that_does_not_wait_is_not_asked_all_the_time() {

@@ -363,9 +363,6 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
             () = &mut draining, if ending.is_none() => {
                 ending = Some(Ending { last_message: rules.close.clone(), until: None });
             }
-            Some(message) = rules.notifications.next(), if !writer.is_full() => {
-                writer.push(message, None);
-            }
             () = &mut timer => {
                 let now = Instant::now();
                 let end = ending.as_ref().and_then(|ending| ending.until);
@@ -386,6 +383,9 @@ pub(super) async fn run<R, M, In, Out, F, Fut>(
                 }
                 let due = silence.due(now);
                 timer.as_mut().reset(writer.due().map_or(due, |other| other.min(due)));
+            }
+            Some(message) = rules.notifications.next(), if !writer.is_full() => {
+                writer.push(message, None);
             }
             // Nothing else was ready: read on.
             () = ready(()), if reads >= READS_IN_A_ROW => reads = 0,
@@ -411,6 +411,7 @@ fn settle<M: Message, Out: Sink<M> + Unpin>(
 mod tests {
     use std::pin::Pin;
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Context;
 
     use forrst_stores::MemoryStore;
@@ -593,6 +594,22 @@ mod tests {
             }
         });
         assert!(ended.await.is_ok(), "the session only reads");
+    }
+
+    #[tokio::test]
+    async fn notifications_wait_while_the_client_does_not_read() {
+        let mut rules = rules(1);
+        let taken = Arc::new(AtomicUsize::new(0));
+        let count = taken.clone();
+        let notifications = stream::repeat(Bytes::from_static(b"news"));
+        let counted = notifications.inspect(move |_| _ = count.fetch_add(1, Ordering::Relaxed));
+        rules.notifications = counted.boxed();
+        let client = NonReadingClient(CancellationToken::new().drop_guard());
+        let incoming = stream::pending::<Incoming<Bytes, Bytes>>();
+        let session = run(incoming, client, rules, |_| 1, |request, _| echo(request));
+        assert!(timeout(Duration::from_millis(50), session).await.is_err());
+        let taken = taken.load(Ordering::Relaxed);
+        assert!((1..1_000).contains(&taken), "{taken}");
     }
 
     #[tokio::test]
