@@ -22,6 +22,9 @@ const WATCH: &str = "urn:cline:forrst:ext:atomic-lock:fn:watch";
 /// How long a server waits for a change before it answers anyway.
 const SERVER_WAIT: Duration = Duration::from_secs(30);
 
+/// How late that answer may be. A request that is lost is not worth waiting for: another one can be sent at any time.
+const LATENESS: Duration = Duration::from_secs(15);
+
 /// Between an answer and the next request, so that a lock that changes all the time does not keep both sides busy.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -43,7 +46,7 @@ impl Client {
         let arguments = RawObject::from_serialize(arguments);
         let arguments = arguments.map_err(|why| Error::InvalidRequest(why.into()))?;
         let request = request_to(WATCH)?.with_arguments(arguments);
-        let patience = Patience::For(self.timeout().saturating_add(SERVER_WAIT));
+        let patience = Patience::For(SERVER_WAIT + self.timeout().min(LATENESS));
         let answer = self.send_over(self.watching(), request, patience).await;
         if matches!(answer, Err(Error::Interrupted(_))) {
             self.watching().distrust_connection();

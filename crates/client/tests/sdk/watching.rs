@@ -241,6 +241,26 @@ async fn a_lease_that_is_released_kept_or_dropped_is_no_longer_watched() {
     }
 }
 
+#[tokio::test]
+async fn more_leases_than_are_watched_at_once_are_watched_in_turn() {
+    let host = Host::start().await;
+    let client = host.websocket();
+    let mut leases = Vec::new();
+    for number in 0..70 {
+        leases.push(acquired(client.lock(number.to_string()).ttl(LONG)).await);
+    }
+    host.until_watched(64).await;
+    let rest = leases.split_off(64);
+    let first = leases.pop().unwrap();
+    drop(leases);
+    host.until_watched(7).await;
+    for lease in rest.into_iter().chain([first]) {
+        let locks = host.http().locks();
+        locks.force_release(lease.full_key(), None).await.unwrap();
+        check_lost(lease).await;
+    }
+}
+
 /// Requests that watch have a connection of their own: the only permit of this one is for everything else.
 #[tokio::test]
 async fn a_watch_does_not_delay_a_release_on_a_connection_with_one_permit() {
