@@ -3,12 +3,25 @@
 
 use std::sync::LazyLock;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::mismatch::{Mismatch, shown};
 use crate::pattern::Pattern;
 use crate::template::Variables;
 use crate::transport::Answer;
+
+/// The statuses of all codes of the protocol.
+static CODES: LazyLock<Vec<Code>> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("../../schemas/codes.json")).unwrap_or_default()
+});
+
+/// A row of `schemas/codes.json`.
+#[derive(Deserialize)]
+struct Code {
+    code: String,
+    status: u16,
+}
 
 /// The longest id, in bytes.
 const MAX_ID: usize = 256;
@@ -128,20 +141,10 @@ fn status(body: &Value) -> u16 {
     }
 }
 
-/// Codes that are not in the contract's table belong to the application, and are 400.
+/// Codes that are not in the table belong to the application, and are 400.
 fn status_of_code(code: &str) -> u16 {
-    match code {
-        "UNAUTHORIZED" => 401,
-        "FORBIDDEN" | "LOCK_OWNERSHIP_MISMATCH" => 403,
-        "FUNCTION_NOT_FOUND" | "VERSION_NOT_FOUND" | "LOCK_NOT_FOUND" => 404,
-        "DEADLINE_EXCEEDED" => 408,
-        "LOCK_ALREADY_RELEASED" => 409,
-        "LOCK_ACQUISITION_FAILED" | "LOCK_TIMEOUT" => 423,
-        "RATE_LIMITED" => 429,
-        "INTERNAL_ERROR" => 500,
-        "UNAVAILABLE" => 503,
-        _ => 400,
-    }
+    let row = CODES.iter().find(|row| row.code == code);
+    row.map_or(400, |row| row.status)
 }
 
 #[cfg(test)]
@@ -234,6 +237,7 @@ mod tests {
         assert_eq!(status(&success()), 200);
         let error = |code: &str| json!({"code": code, "message": "m"});
         assert_eq!(status(&failure(json!([error("LOCK_TIMEOUT")]))), 423);
+        assert_eq!(status(&failure(json!([error("CANCELLED")]))), 499);
         assert_eq!(status(&failure(json!([error("CARD_DECLINED")]))), 400);
         let several = json!([error("LOCK_TIMEOUT"), error("LOCK_TIMEOUT")]);
         assert_eq!(status(&failure(several)), 400);

@@ -133,31 +133,18 @@ impl Error {
 
     /// Whether the function that was called may have begun. If not, any call may safely be repeated.
     pub fn may_have_run(&self) -> bool {
-        match self {
-            Self::Contended(failure) | Self::TimedOut(failure) | Self::RateLimited(failure) => {
-                failure.has_acquired_lock() == Some(true)
-            }
-            Self::Unavailable(failure) if *failure.code() == ErrorCode::Unavailable => {
-                // This is also the answer when a server that shuts down ends the function. The function did not begin if its lock
-                // was not acquired, or if the server did not even read the request.
-                failure.has_acquired_lock() != Some(false) && failure.response().id().is_some()
-            }
-            Self::Cancelled(failure) => failure.is_some(),
-            Self::Unavailable(_)
-            | Self::Unreachable(_)
-            | Self::Unauthorized(_)
-            | Self::Forbidden(_)
-            | Self::Rejected(_)
-            | Self::InvalidRequest(_)
-            | Self::Configuration(_) => false,
-            Self::Lost(_)
-            | Self::Mismatch(_)
-            | Self::NotHeld(_)
-            | Self::AlreadyReleased(_)
-            | Self::DeadlineExceeded(_)
-            | Self::Interrupted(_)
-            | Self::Function(_)
-            | Self::Protocol(_) => true,
+        match (self, self.failure()) {
+            (_, Some(failure)) => failure.may_have_run(),
+            (
+                Self::Unreachable(_)
+                | Self::Unauthorized(_)
+                | Self::Forbidden(_)
+                | Self::InvalidRequest(_)
+                | Self::Cancelled(_)
+                | Self::Configuration(_),
+                None,
+            ) => false,
+            (_, None) => true,
         }
     }
 }

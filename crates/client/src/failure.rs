@@ -90,6 +90,13 @@ impl Failure {
             .map(|data| data.acquired)
     }
 
+    /// Whether the function may have begun. Where the code leaves it open, for example because a server that shuts down ends the
+    /// function, it did not begin if its lock was not acquired, or if the server did not even read the request.
+    pub(crate) fn may_have_run(&self) -> bool {
+        self.has_acquired_lock()
+            .unwrap_or_else(|| self.code().may_have_run() && self.response().id().is_some())
+    }
+
     fn first(&self) -> &ErrorObject {
         &self.errors()[0]
     }

@@ -1,14 +1,14 @@
-//! Error codes: what went wrong, in a form that programs can compare. One table has each code with its HTTP status and whether
-//! a retry may help.
+//! Error codes: what went wrong, in a form that programs can compare. One table has each code with its HTTP status, whether a
+//! retry may help, and whether the function may have run. `schemas/codes.json` is made from it.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// One row a code: its variant, its text, its HTTP status, and whether a retry may succeed.
+/// One row a code: its variant, its text, its HTTP status, whether a retry may succeed, and whether the function may have run.
 macro_rules! error_codes {
-    ($($(#[$doc:meta])* $variant:ident = $text:literal, $status:literal, $retry:ident;)*) => {
+    ($($(#[$doc:meta])* $variant:ident = $text:literal, $status:literal, $retry:ident, $run:ident;)*) => {
         /// The code of an [`ErrorObject`](crate::ErrorObject): one of the protocol's own, or an application's.
         #[derive(Debug, Clone, PartialEq, Eq, Hash)]
         #[non_exhaustive]
@@ -46,6 +46,16 @@ macro_rules! error_codes {
                 }
             }
 
+            /// Whether the function that was called may have run. If not, any call may safely be repeated.
+            ///
+            /// A function may also fail with a code that the server otherwise uses before it runs one, such as `RATE_LIMITED`.
+            pub fn may_have_run(&self) -> bool {
+                match self {
+                    $(Self::$variant => error_codes!(@may_have_run $run),)*
+                    Self::Application(_) => true,
+                }
+            }
+
             fn standard(text: &str) -> Option<Self> {
                 match text {
                     $($text => Some(Self::$variant),)*
@@ -56,94 +66,96 @@ macro_rules! error_codes {
     };
     (@retryable retry) => { true };
     (@retryable final) => { false };
+    (@may_have_run may_have_run) => { true };
+    (@may_have_run not_run) => { false };
 }
 
 error_codes! {
     /// The body is not JSON.
-    ParseError = "PARSE_ERROR", 400, final;
+    ParseError = "PARSE_ERROR", 400, final, not_run;
     /// The envelope is not that of a Forrst request.
-    InvalidRequest = "INVALID_REQUEST", 400, final;
+    InvalidRequest = "INVALID_REQUEST", 400, final, not_run;
     /// The server does not support this version of the protocol.
-    InvalidProtocolVersion = "INVALID_PROTOCOL_VERSION", 400, final;
+    InvalidProtocolVersion = "INVALID_PROTOCOL_VERSION", 400, final, not_run;
     /// The arguments of the function, or the options of an extension, are wrong.
-    InvalidArguments = "INVALID_ARGUMENTS", 400, final;
+    InvalidArguments = "INVALID_ARGUMENTS", 400, final, not_run;
     /// The server does not know an extension that the request needs.
-    ExtensionNotSupported = "EXTENSION_NOT_SUPPORTED", 400, final;
+    ExtensionNotSupported = "EXTENSION_NOT_SUPPORTED", 400, final, not_run;
     /// The extension cannot be used with this function.
-    ExtensionNotApplicable = "EXTENSION_NOT_APPLICABLE", 400, final;
+    ExtensionNotApplicable = "EXTENSION_NOT_APPLICABLE", 400, final, not_run;
     /// The caller did not authenticate, or with credentials that are not valid.
-    Unauthorized = "UNAUTHORIZED", 401, final;
+    Unauthorized = "UNAUTHORIZED", 401, final, not_run;
     /// The caller is authenticated, and is not allowed to do this.
-    Forbidden = "FORBIDDEN", 403, final;
+    Forbidden = "FORBIDDEN", 403, final, not_run;
     /// No function has this name.
-    FunctionNotFound = "FUNCTION_NOT_FOUND", 404, final;
+    FunctionNotFound = "FUNCTION_NOT_FOUND", 404, final, not_run;
     /// The function has no such version.
-    VersionNotFound = "VERSION_NOT_FOUND", 404, final;
+    VersionNotFound = "VERSION_NOT_FOUND", 404, final, not_run;
     /// The lock is not held.
-    LockNotFound = "LOCK_NOT_FOUND", 404, final;
+    LockNotFound = "LOCK_NOT_FOUND", 404, final, may_have_run;
     /// The deadline passed before the function had ended.
-    DeadlineExceeded = "DEADLINE_EXCEEDED", 408, retry;
+    DeadlineExceeded = "DEADLINE_EXCEEDED", 408, retry, may_have_run;
     /// Another owner holds the lock.
-    LockOwnershipMismatch = "LOCK_OWNERSHIP_MISMATCH", 403, final;
+    LockOwnershipMismatch = "LOCK_OWNERSHIP_MISMATCH", 403, final, may_have_run;
     /// This owner has released the lock before.
-    LockAlreadyReleased = "LOCK_ALREADY_RELEASED", 409, final;
+    LockAlreadyReleased = "LOCK_ALREADY_RELEASED", 409, final, may_have_run;
     /// The caller cancelled the call.
-    Cancelled = "CANCELLED", 499, final;
+    Cancelled = "CANCELLED", 499, final, may_have_run;
     /// No call that this caller may cancel has this cancellation token.
-    CancellationTokenUnknown = "CANCELLATION_TOKEN_UNKNOWN", 404, final;
+    CancellationTokenUnknown = "CANCELLATION_TOKEN_UNKNOWN", 404, final, may_have_run;
     /// The call with this cancellation token has ended.
-    CancellationTooLate = "CANCELLATION_TOO_LATE", 409, final;
+    CancellationTooLate = "CANCELLATION_TOO_LATE", 409, final, may_have_run;
     /// The lock is held, and the request does not wait.
-    LockAcquisitionFailed = "LOCK_ACQUISITION_FAILED", 423, retry;
+    LockAcquisitionFailed = "LOCK_ACQUISITION_FAILED", 423, retry, not_run;
     /// The lock was not granted within the time that the request waits at most.
-    LockTimeout = "LOCK_TIMEOUT", 423, retry;
+    LockTimeout = "LOCK_TIMEOUT", 423, retry, not_run;
     /// The caller sends too many requests.
-    RateLimited = "RATE_LIMITED", 429, retry;
+    RateLimited = "RATE_LIMITED", 429, retry, not_run;
     /// The server or the function failed unexpectedly.
-    InternalError = "INTERNAL_ERROR", 500, retry;
+    InternalError = "INTERNAL_ERROR", 500, retry, may_have_run;
     /// The server cannot serve now: its store is down, or it is shutting down.
-    Unavailable = "UNAVAILABLE", 503, retry;
+    Unavailable = "UNAVAILABLE", 503, retry, may_have_run;
 
     /// The function is temporarily disabled.
-    FunctionDisabled = "FUNCTION_DISABLED", 503, retry;
+    FunctionDisabled = "FUNCTION_DISABLED", 503, retry, not_run;
     /// The arguments do not match the schema of the function.
-    SchemaValidationFailed = "SCHEMA_VALIDATION_FAILED", 422, final;
+    SchemaValidationFailed = "SCHEMA_VALIDATION_FAILED", 422, final, not_run;
     /// The resource that the function was asked about does not exist.
-    NotFound = "NOT_FOUND", 404, final;
+    NotFound = "NOT_FOUND", 404, final, may_have_run;
     /// The resource is in a state that does not allow this.
-    Conflict = "CONFLICT", 409, final;
+    Conflict = "CONFLICT", 409, final, may_have_run;
     /// The resource does not exist any more.
-    Gone = "GONE", 410, final;
+    Gone = "GONE", 410, final, may_have_run;
     /// A service that this one depends on has failed.
-    DependencyError = "DEPENDENCY_ERROR", 502, retry;
+    DependencyError = "DEPENDENCY_ERROR", 502, retry, may_have_run;
     /// The idempotency key was used before, with other arguments.
-    IdempotencyConflict = "IDEMPOTENCY_CONFLICT", 409, final;
+    IdempotencyConflict = "IDEMPOTENCY_CONFLICT", 409, final, not_run;
     /// The first request with this idempotency key is still running.
-    IdempotencyProcessing = "IDEMPOTENCY_PROCESSING", 409, retry;
+    IdempotencyProcessing = "IDEMPOTENCY_PROCESSING", 409, retry, may_have_run;
     /// No asynchronous operation has this id.
-    AsyncOperationNotFound = "ASYNC_OPERATION_NOT_FOUND", 404, final;
+    AsyncOperationNotFound = "ASYNC_OPERATION_NOT_FOUND", 404, final, may_have_run;
     /// The asynchronous operation failed for good.
-    AsyncOperationFailed = "ASYNC_OPERATION_FAILED", 500, final;
+    AsyncOperationFailed = "ASYNC_OPERATION_FAILED", 500, final, may_have_run;
     /// The asynchronous operation has ended, or cannot be cancelled.
-    AsyncCannotCancel = "ASYNC_CANNOT_CANCEL", 400, final;
+    AsyncCannotCancel = "ASYNC_CANNOT_CANCEL", 400, final, may_have_run;
     /// An operation of an atomic batch failed.
-    BatchFailed = "BATCH_FAILED", 400, final;
+    BatchFailed = "BATCH_FAILED", 400, final, may_have_run;
     /// The batch has too many operations.
-    BatchTooLarge = "BATCH_TOO_LARGE", 400, final;
+    BatchTooLarge = "BATCH_TOO_LARGE", 400, final, not_run;
     /// The batch did not end in time.
-    BatchTimeout = "BATCH_TIMEOUT", 504, retry;
+    BatchTimeout = "BATCH_TIMEOUT", 504, retry, may_have_run;
     /// The whole server is under maintenance.
-    ServerMaintenance = "SERVER_MAINTENANCE", 503, retry;
+    ServerMaintenance = "SERVER_MAINTENANCE", 503, retry, not_run;
     /// The function is under maintenance.
-    FunctionMaintenance = "FUNCTION_MAINTENANCE", 503, retry;
+    FunctionMaintenance = "FUNCTION_MAINTENANCE", 503, retry, not_run;
     /// No replay has this id.
-    ReplayNotFound = "REPLAY_NOT_FOUND", 404, final;
+    ReplayNotFound = "REPLAY_NOT_FOUND", 404, final, may_have_run;
     /// The request was kept for replay, and has expired.
-    ReplayExpired = "REPLAY_EXPIRED", 410, final;
+    ReplayExpired = "REPLAY_EXPIRED", 410, final, may_have_run;
     /// The request was replayed before.
-    ReplayAlreadyComplete = "REPLAY_ALREADY_COMPLETE", 409, final;
+    ReplayAlreadyComplete = "REPLAY_ALREADY_COMPLETE", 409, final, may_have_run;
     /// The replay was cancelled.
-    ReplayCancelled = "REPLAY_CANCELLED", 410, final;
+    ReplayCancelled = "REPLAY_CANCELLED", 410, final, may_have_run;
 }
 
 /// A well-formed code that the protocol does not define. It is only created by parsing an [`ErrorCode`], so it is never a
@@ -235,11 +247,12 @@ mod tests {
     }
 
     #[test]
-    fn application_codes_are_400_and_not_retryable() {
+    fn application_codes_are_400_and_come_from_a_function_that_ran() {
         let code: ErrorCode = "ORDERS_INVENTORY_INSUFFICIENT".parse().unwrap();
         assert!(matches!(code, ErrorCode::Application(_)));
         assert_eq!(code.http_status(), 400);
         assert!(!code.is_retryable());
+        assert!(code.may_have_run());
     }
 
     #[test]

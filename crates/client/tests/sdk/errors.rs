@@ -67,6 +67,7 @@ async fn every_code_maps_to_its_variant() {
         let text = code.to_string();
         let error = fails(move |_| Reply::error(&text, &json!({"a": 1}))).await;
         assert_eq!(kind(&error), expected(&code), "{code}");
+        assert_eq!(error.may_have_run(), code.may_have_run(), "{code}");
         assert_eq!(error.code(), Some(&code));
         let failure = error.failure().unwrap();
         assert_eq!(failure.details().unwrap()["a"], 1);
@@ -74,6 +75,19 @@ async fn every_code_maps_to_its_variant() {
             error.to_string().contains("as the test wants it"),
             "{error}"
         );
+    }
+}
+
+#[tokio::test]
+async fn what_the_lock_extension_says_decides_whether_the_function_may_have_run() {
+    for code in ["DEADLINE_EXCEEDED", "RATE_LIMITED", "INVALID_ARGUMENTS"] {
+        for acquired in [true, false] {
+            let lock = json!({"urn": "urn:forrst:ext:atomicLock", "data": {"acquired": acquired}});
+            let errors = json!([{"code": code, "message": "m"}]);
+            let answer = json!({"result": null, "errors": errors, "extensions": [lock]});
+            let error = fails(move |_| Reply::Forrst(answer.clone())).await;
+            assert_eq!(error.may_have_run(), acquired, "{code}: {error}");
+        }
     }
 }
 

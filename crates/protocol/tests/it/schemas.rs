@@ -46,6 +46,7 @@ impl Schemas {
         let documents: BTreeMap<String, Value> = json_files_below(&folder())
             .into_iter()
             .filter(|path| !path.starts_with(folder().join("examples")))
+            .filter(|path| *path != folder().join("codes.json"))
             .map(|path| (name_below(&folder(), &path), read(&path)))
             .collect();
         let resources = documents

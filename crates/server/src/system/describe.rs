@@ -68,6 +68,17 @@ pub(crate) fn document(server: &Core, functions: &[&Registered], include_schema:
         "forrst": PROTOCOL_VERSION.to_string(),
         "info": {"title": server.service, "version": env!("CARGO_PKG_VERSION")},
         "functions": functions,
+        "codes": ErrorCode::STANDARD.iter().map(code).collect::<Vec<Value>>(),
+    })
+}
+
+/// As in `schemas/codes.json`.
+fn code(code: &ErrorCode) -> Value {
+    json!({
+        "code": code,
+        "status": code.http_status(),
+        "retryable": code.is_retryable(),
+        "may_have_run": code.may_have_run(),
     })
 }
 

@@ -8,7 +8,7 @@ use crate::system::document as discovery;
 
 pub(super) fn document(core: &Core) -> Value {
     let all: Vec<&Registered> = core.registry.iter().collect();
-    let functions = discovery(core, &all, true)["functions"].take();
+    let mut discovery = discovery(core, &all, true);
     let member = |name: &str, required: bool, schema: Value| json!({"name": name, "required": required, "schema": schema});
     json!({
         "openrpc": "1.3.2",
@@ -37,7 +37,8 @@ pub(super) fn document(core: &Core) -> Value {
                     "name": "response",
                     "schema": {"type": "object", "required": ["protocol", "id", "result"]},
                 },
-                "x-forrst-functions": functions,
+                "x-forrst-functions": discovery["functions"].take(),
+                "x-forrst-codes": discovery["codes"].take(),
             },
             {
                 "name": "forrst.watch",

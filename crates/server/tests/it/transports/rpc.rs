@@ -291,6 +291,9 @@ async fn discovery_describes_the_methods_and_the_functions() {
         ]
     );
     assert!(document.to_string().contains("test.echo"));
+    let codes = &document["methods"][0]["x-forrst-codes"];
+    let written = include_str!("../../../../../schemas/codes.json");
+    assert_eq!(*codes, serde_json::from_str::<Value>(written).unwrap());
     check(&host, &frame.to_string(), Some(&answer)).await;
 }
 
