@@ -66,19 +66,18 @@ fn read(mut files: Vec<(PathBuf, String)>) -> Result<Vec<Vector>, CatalogueError
             .is_some_and(|extension| extension == "json")
     });
     files.sort();
-    files
-        .into_iter()
-        .map(|(path, text)| {
-            let name_of = |path: Option<&Path>| {
-                let name = path.and_then(Path::file_stem);
-                name.unwrap_or_default().to_string_lossy().into_owned()
-            };
-            let group = name_of(path.parent());
-            let name = name_of(Some(&path));
-            Vector::parse(&group, &name, &text).map_err(|reason| CatalogueError::Vector {
-                path: format!("{group}/{name}.json"),
-                reason,
-            })
-        })
-        .collect()
+    let mut vectors = Vec::new();
+    for (path, text) in files {
+        let name_of = |path: Option<&Path>| {
+            let name = path.and_then(Path::file_stem);
+            name.unwrap_or_default().to_string_lossy().into_owned()
+        };
+        let (group, name) = (name_of(path.parent()), name_of(Some(&path)));
+        let parsed = Vector::parse(&group, &name, &text);
+        vectors.extend(parsed.map_err(|reason| CatalogueError::Vector {
+            path: format!("{group}/{name}.json"),
+            reason,
+        })?);
+    }
+    Ok(vectors)
 }

@@ -36,4 +36,4 @@ pub use report::{Counts, Outcome, Report, Verdict};
 pub use run::{Options, RunError, run, run_in_turn};
 pub use template::TemplateError;
 pub use transport::{ApiKey, UrlError};
-pub use vector::{StepError, Transport, Vector, VectorError};
+pub use vector::{Profile, StepError, Transport, Vector, VectorError};

@@ -1,6 +1,7 @@
 //! A vector: one test case. The types here are the parsed form of a file, in which patterns and templates are valid.
 
 mod file;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -39,12 +40,23 @@ impl Transport {
     }
 }
 
+/// What a vector asks of a server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// Only what the published specification of atomicLock asks of any server.
+    Core,
+    /// What this contract adds to it.
+    #[default]
+    Extended,
+}
+
 /// One test case.
 #[derive(Debug)]
 pub struct Vector {
     /// Its folder: a section of the contract.
     pub group: String,
-    /// The name of its file without `.json`, which says what it tests.
+    /// The name of its file without `.json`, which says what it tests; for a case of a table, that and its own name: `table/case`.
     pub name: String,
     /// The line of the contract, or the other text, that it comes from.
     pub source: String,
@@ -54,6 +66,8 @@ pub struct Vector {
     pub transports: Vec<Transport>,
     /// Whether it uses fixed names, so that no other vector may run at the same time.
     pub alone: bool,
+    /// Which servers it is for.
+    pub profile: Profile,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -66,6 +80,14 @@ pub enum VectorError {
     /// The file as a whole is inconsistent: for example, its name differs from its `name`.
     #[error("{0}")]
     Vector(String),
+    /// A case of a table is invalid.
+    #[error("case `{name}`: {reason}")]
+    Case {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        reason: Box<VectorError>,
+    },
     /// A step is invalid.
     #[error("step {number}: {reason}")]
     Step {
@@ -79,6 +101,9 @@ pub enum VectorError {
 /// Why a step is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
+    /// It has an unknown field, or one of the wrong type.
+    #[error(transparent)]
+    Json(serde_json::Error),
     /// Its fields do not go together, or one is missing.
     #[error("{0}")]
     Shape(&'static str),
@@ -100,12 +125,12 @@ pub enum StepError {
 }
 
 impl Vector {
-    /// Reads the file `group/name.json`.
-    pub fn parse(group: &str, name: &str, text: &str) -> Result<Self, VectorError> {
-        file::vector(group, name, text)
+    /// Reads the file `group/name.json`: one vector, or one for each of its cases.
+    pub fn parse(group: &str, name: &str, text: &str) -> Result<Vec<Self>, VectorError> {
+        file::vectors(group, name, text)
     }
 
-    /// `group/name`.
+    /// `group/name`, or `group/table/case`.
     pub fn path(&self) -> String {
         format!("{}/{}", self.group, self.name)
     }

@@ -8,9 +8,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::table::Case;
 use super::{
-    Action, Capture, Count, Expect, HttpBody, HttpMessage, Message, Step, StepError, Transport,
-    Vector, VectorError,
+    Action, Capture, Count, Expect, HttpBody, HttpMessage, Message, Profile, Step, StepError,
+    Transport, Vector, VectorError,
 };
 use crate::pattern::Pattern;
 use crate::template::{self, Template};
@@ -24,7 +25,10 @@ struct VectorFile {
     transports: Option<Vec<Transport>>,
     #[serde(default)]
     alone: bool,
-    steps: Vec<StepFile>,
+    #[serde(default)]
+    profile: Profile,
+    steps: Vec<Value>,
+    cases: Option<Vec<Case>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -91,15 +95,44 @@ fn forrst() -> String {
     "/forrst".to_owned()
 }
 
-pub(super) fn vector(group: &str, name: &str, text: &str) -> Result<Vector, VectorError> {
-    let file: VectorFile = serde_json::from_str(text)?;
+pub(super) fn vectors(group: &str, name: &str, text: &str) -> Result<Vec<Vector>, VectorError> {
+    let mut file: VectorFile = serde_json::from_str(text)?;
     if file.name != name {
         let reason = format!("`name` is {:?}, but the file is called {name:?}", file.name);
         return Err(VectorError::Vector(reason));
     }
-    let steps = steps(file.steps)?;
+    let Some(cases) = file.cases.take() else {
+        return Ok(vec![vector(group, &file, None)?]);
+    };
+    let mut names = BTreeSet::new();
+    let vector = |case: &Case| {
+        if !names.insert(case.name.clone()) {
+            return Err(VectorError::Vector("its name is repeated".to_owned()));
+        }
+        vector(group, &file, Some(case))
+    };
+    let in_case = |(case, vector): (&Case, Result<Vector, VectorError>)| {
+        vector.map_err(|reason| VectorError::Case {
+            name: case.name.clone(),
+            reason: Box::new(reason),
+        })
+    };
+    let vectors: Vec<_> = cases.iter().map(vector).collect();
+    if vectors.is_empty() {
+        return Err(VectorError::Vector("there are no cases".to_owned()));
+    }
+    cases.iter().zip(vectors).map(in_case).collect()
+}
+
+fn vector(group: &str, file: &VectorFile, case: Option<&Case>) -> Result<Vector, VectorError> {
+    let written = match case {
+        None => file.steps.clone(),
+        Some(case) => case.steps(&file.steps).map_err(VectorError::Vector)?,
+    };
+    let steps = steps(written)?;
     let possible = possible_transports(&steps);
-    let transports = file.transports.unwrap_or_else(|| possible.clone());
+    let transports = file.transports.clone();
+    let transports = transports.unwrap_or_else(|| possible.clone());
     if transports.is_empty()
         || !transports
             .iter()
@@ -108,23 +141,31 @@ pub(super) fn vector(group: &str, name: &str, text: &str) -> Result<Vector, Vect
         let reason = format!("`transports` must be some of {possible:?}, because of its steps");
         return Err(VectorError::Vector(reason));
     }
+    let name = case.map_or_else(
+        || file.name.clone(),
+        |case| format!("{}/{}", file.name, case.name),
+    );
+    let source = case.and_then(|case| case.source.as_ref());
     Ok(Vector {
         group: group.to_owned(),
-        name: file.name,
-        source: file.source,
-        about: file.about,
+        name,
+        source: source.unwrap_or(&file.source).clone(),
+        about: case.map_or(&file.about, |case| &case.about).clone(),
         transports,
         alone: file.alone,
+        profile: file.profile,
         steps,
     })
 }
 
-fn steps(files: Vec<StepFile>) -> Result<Vec<Step>, VectorError> {
+fn steps(files: Vec<Value>) -> Result<Vec<Step>, VectorError> {
     let mut in_flight = BTreeSet::new();
     let mut steps = Vec::new();
     for (index, file) in files.into_iter().enumerate() {
         let number = index + 1;
-        let step = step(file, number)
+        let step = serde_json::from_value(file)
+            .map_err(StepError::Json)
+            .and_then(|file| step(file, number))
             .and_then(|step| {
                 track(&step.action, &mut in_flight)?;
                 Ok(step)
