@@ -8,13 +8,14 @@ use crate::mismatch::{Mismatch, shortened, shown};
 use crate::rules::{self, Id};
 use crate::template::Variables;
 use crate::transport::{Answer, unframed};
-use crate::vector::{Expect, Message, Transport};
+use crate::vector::{Expect, Message, Profile, Transport};
 
 /// The request that an answer belongs to.
 #[derive(Debug)]
 pub(crate) struct Sent<'a> {
     pub(crate) message: &'a Message,
     pub(crate) transport: Transport,
+    pub(crate) profile: Profile,
     pub(crate) id: Id,
 }
 
@@ -57,8 +58,8 @@ pub(crate) fn check(
         mismatches.extend(pattern.mismatches(Some(body), variables));
     }
     if let Some(body) = body.as_ref().filter(|_| sent.is_answered_by_forrst(expect)) {
-        mismatches.extend(rules::mismatches(body, &sent.id));
-        if sent.transport == Transport::Http {
+        mismatches.extend(rules::mismatches(body, &sent.id, sent.profile));
+        if sent.transport == Transport::Http && sent.profile == Profile::Extended {
             mismatches.extend(rules::http_mismatches(answer, body, expect.status));
         }
     } else if let Some(expected) = expect.status

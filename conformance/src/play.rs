@@ -15,7 +15,7 @@ use crate::mismatch::{Mismatch, shortened, shown};
 use crate::rules::Id;
 use crate::template::{self, TemplateError, Variables};
 use crate::transport::{Answer, Exchange, ExchangeError, Servers, Wire};
-use crate::vector::{Action, Capture, Count, Expect, Message, Step, Transport, Vector};
+use crate::vector::{Action, Capture, Count, Expect, Message, Profile, Step, Transport, Vector};
 
 /// The pause before a step with `until_ms` is sent again.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -40,18 +40,22 @@ pub struct Failure {
     pub mismatches: Vec<Mismatch>,
 }
 
+/// How a vector is played.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct How {
+    pub(crate) transport: Transport,
+    /// Which rules hold for every answer.
+    pub(crate) profile: Profile,
+    /// How long to wait for each answer.
+    pub(crate) patience: Duration,
+}
+
 /// Plays a vector to its end, or to the first step that fails.
-pub(crate) async fn play(
-    vector: &Vector,
-    transport: Transport,
-    servers: &Servers,
-    patience: Duration,
-) -> Result<(), Failure> {
+pub(crate) async fn play(vector: &Vector, servers: &Servers, how: How) -> Result<(), Failure> {
     let mut player = Player {
         client: Client {
             servers: servers.restarted(),
-            transport,
-            patience,
+            how,
         },
         variables: Variables::from([("unique".to_owned(), Value::from(unique()))]),
         started: HashMap::new(),
@@ -278,8 +282,7 @@ impl Outgoing {
 #[derive(Debug, Clone)]
 struct Client {
     servers: Servers,
-    transport: Transport,
-    patience: Duration,
+    how: How,
 }
 
 impl Client {
@@ -290,7 +293,7 @@ impl Client {
     ) -> Result<Outgoing, TemplateError> {
         Ok(Outgoing {
             message: message.clone(),
-            wire: Wire::from_message(message, self.transport, variables)?,
+            wire: Wire::from_message(message, self.how.transport, variables)?,
             id: match message {
                 Message::Envelope(envelope) => {
                     Id::expected_for(&template::fill(envelope, variables)?)
@@ -302,8 +305,8 @@ impl Client {
 
     async fn open(&self, outgoing: &Outgoing) -> Result<Exchange, ExchangeError> {
         let opening = self.servers.open(outgoing.wire.clone());
-        let in_time = tokio::time::timeout(self.patience, opening).await;
-        in_time.unwrap_or(Err(ExchangeError::TimedOut(self.patience)))
+        let in_time = tokio::time::timeout(self.how.patience, opening).await;
+        in_time.unwrap_or(Err(ExchangeError::TimedOut(self.how.patience)))
     }
 
     async fn send(
@@ -327,11 +330,11 @@ impl Client {
         expect: &Expect,
         variables: &Variables,
     ) -> Result<Option<Value>, StepFailure> {
-        let expects_silence = expect.nothing && self.transport == Transport::Ws;
+        let expects_silence = expect.nothing && self.how.transport == Transport::Ws;
         let patience = if expects_silence {
             SILENCE
         } else {
-            self.patience
+            self.how.patience
         };
         let answer = match exchange.answer(patience).await {
             Err(ExchangeError::TimedOut(_)) if expects_silence => Answer::default(),
@@ -339,7 +342,8 @@ impl Client {
         };
         let sent = Sent {
             message: &outgoing.message,
-            transport: self.transport,
+            transport: self.how.transport,
+            profile: self.how.profile,
             id: outgoing.id.clone(),
         };
         let Checked { body, mismatches } = check(&sent, expect, &answer, variables);

@@ -10,6 +10,7 @@ use crate::mismatch::{Mismatch, shown};
 use crate::pattern::Pattern;
 use crate::template::Variables;
 use crate::transport::Answer;
+use crate::vector::Profile;
 
 /// The statuses of all codes of the protocol.
 static CODES: LazyLock<Vec<Code>> = LazyLock::new(|| {
@@ -27,7 +28,14 @@ struct Code {
 const MAX_ID: usize = 256;
 
 /// The shape that the contract prescribes for every response.
-static RESPONSE: LazyLock<Pattern> = LazyLock::new(|| {
+static RESPONSE: LazyLock<Pattern> = LazyLock::new(|| response(json!({"node": "$regex:."})));
+
+/// The shape of every response in the published specification.
+static CORE_RESPONSE: LazyLock<Pattern> =
+    LazyLock::new(|| response(json!({"$one_of": ["$absent", "$any"]})));
+
+#[expect(clippy::needless_pass_by_value, reason = "JSON made on the spot")]
+fn response(meta: Value) -> Pattern {
     let source = json!({"$one_of": [
         {"$exact": {"pointer": "$regex:^(/([^~/]|~[01])*)*$"}},
         {"$exact": {"position": {"$range": [0, u32::MAX]}}},
@@ -45,10 +53,10 @@ static RESPONSE: LazyLock<Pattern> = LazyLock::new(|| {
         "result": "$any",
         "errors": optional(json!({"$all_of": [{"$each": error}, {"$not": []}]})),
         "extensions": optional(json!({"$each": {"$exact": {"urn": "$regex:^urn:", "data": "$object"}}})),
-        "meta": {"node": "$regex:."},
+        "meta": meta,
     });
     Pattern::parse(&pattern).unwrap_or(Pattern::Absent)
-});
+}
 
 /// The id that an answer must have.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,8 +78,12 @@ impl Id {
 }
 
 /// All rules that a response violates.
-pub(crate) fn mismatches(body: &Value, id: &Id) -> Vec<Mismatch> {
-    let mut mismatches = RESPONSE.mismatches(Some(body), &Variables::new());
+pub(crate) fn mismatches(body: &Value, id: &Id, profile: Profile) -> Vec<Mismatch> {
+    let response = match profile {
+        Profile::Core => &CORE_RESPONSE,
+        Profile::Extended => &RESPONSE,
+    };
+    let mut mismatches = response.mismatches(Some(body), &Variables::new());
     let has_errors = body.get("errors").is_some();
     if has_errors && body.get("result").is_some_and(|result| !result.is_null()) {
         let found = shown(body.get("result"));
@@ -167,13 +179,14 @@ mod tests {
     }
 
     fn violations(response: &Value) -> Vec<String> {
-        let mismatches = mismatches(response, &Id::Echoed("r".into()));
+        let mismatches = mismatches(response, &Id::Echoed("r".into()), Profile::Extended);
         mismatches.into_iter().map(|mismatch| mismatch.at).collect()
     }
 
     #[test]
     fn the_rules_are_a_pattern() {
         assert!(!matches!(&*RESPONSE, Pattern::Absent));
+        assert!(!matches!(&*CORE_RESPONSE, Pattern::Absent));
     }
 
     #[test]
@@ -214,6 +227,16 @@ mod tests {
         let mut other_id = success();
         other_id["id"] = json!("s");
         assert_eq!(violations(&other_id), ["/id"]);
+    }
+
+    #[test]
+    fn the_core_rules_do_not_ask_for_what_the_specification_lacks() {
+        let mut response = success();
+        response.as_object_mut().unwrap().remove("meta");
+        let id = Id::Echoed("r".into());
+        assert_eq!(mismatches(&response, &id, Profile::Core), []);
+        response.as_object_mut().unwrap().remove("result");
+        assert_eq!(mismatches(&response, &id, Profile::Core).len(), 1);
     }
 
     #[test]

@@ -11,14 +11,16 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::catalogue::{self, CatalogueError};
-use crate::play::play;
+use crate::play::{How, play};
 use crate::report::{Outcome, Report, Verdict};
 use crate::transport::{ApiKey, Server, Servers, UrlError};
-use crate::vector::{Transport, Vector};
+use crate::vector::{Profile, Transport, Vector};
 
 /// What to run, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Which vectors are played, and which rules hold for every answer. `Extended` includes the vectors of `Core`.
+    pub profile: Profile,
     /// The transports to use.
     pub transports: Vec<Transport>,
     /// Only vectors whose `group/name` contains this.
@@ -38,6 +40,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            profile: Profile::default(),
             transports: Transport::ALL.to_vec(),
             filter: None,
             without: Vec::new(),
@@ -58,6 +61,14 @@ pub enum RunError {
     /// The vectors could not be read.
     #[error(transparent)]
     Catalogue(#[from] CatalogueError),
+    /// The scheme of the address is that of another transport.
+    #[error("{url} is for the transport `ws`, not for `{}`", transport.name())]
+    Transport {
+        /// The address.
+        url: String,
+        /// The transport that was chosen.
+        transport: Transport,
+    },
     /// No server accepts connections there.
     #[error("no server can be reached at {url}: {reason}")]
     Unreachable {
@@ -69,6 +80,17 @@ pub enum RunError {
     /// The filter matches no vector.
     #[error("no vector's path contains {0:?}")]
     NothingMatches(String),
+}
+
+impl RunError {
+    /// Whether the server could not be reached because its certificate is not trusted, or is not for its name.
+    pub fn is_certificate_error(&self) -> bool {
+        let Self::Unreachable { reason, .. } = self else {
+            return false;
+        };
+        let cause = reason.get_ref().and_then(|cause| cause.downcast_ref());
+        matches!(cause, Some(rustls::Error::InvalidCertificate(_)))
+    }
 }
 
 /// Plays the vectors against the server at `url`, such as `http://127.0.0.1:7420`.
@@ -91,10 +113,21 @@ pub async fn run_in_turn(urls: &[&str], options: &Options) -> Result<Report, Run
         .map(|url| Server::parse(url, options.api_key.clone()))
         .collect();
     let servers = servers?;
+    for (server, url) in servers.iter().zip(urls) {
+        for transport in options.transports.iter().copied() {
+            if !server.has(transport) {
+                let url = (*url).to_owned();
+                return Err(RunError::Transport { url, transport });
+            }
+        }
+    }
     let mut vectors = match &options.vectors {
         Some(folder) => catalogue::in_folder(folder)?,
         None => catalogue::embedded()?,
     };
+    if options.profile == Profile::Core {
+        vectors.retain(|vector| vector.profile == Profile::Core);
+    }
     if let Some(filter) = &options.filter {
         vectors.retain(|vector| vector.path().contains(filter));
         if vectors.is_empty() {
@@ -135,11 +168,15 @@ async fn play_all(
     for vector in vectors.into_iter().map(Arc::new) {
         for transport in options.transports.iter().copied() {
             let (vector, servers, permits) = (vector.clone(), servers.clone(), permits.clone());
-            let patience = options.patience;
+            let how = How {
+                transport,
+                profile: options.profile,
+                patience: options.patience,
+            };
             tasks.spawn(async move {
                 let _permit = permits.acquire().await;
                 Outcome {
-                    verdict: verdict(&vector, transport, &servers, patience).await,
+                    verdict: verdict(&vector, &servers, how).await,
                     group: vector.group.clone(),
                     name: vector.name.clone(),
                     transport,
@@ -150,16 +187,11 @@ async fn play_all(
     tasks.join_all().await
 }
 
-async fn verdict(
-    vector: &Vector,
-    transport: Transport,
-    servers: &Servers,
-    patience: Duration,
-) -> Verdict {
-    if !vector.transports.contains(&transport) {
+async fn verdict(vector: &Vector, servers: &Servers, how: How) -> Verdict {
+    if !vector.transports.contains(&how.transport) {
         return Verdict::Skipped;
     }
-    match play(vector, transport, servers, patience).await {
+    match play(vector, servers, how).await {
         Ok(()) => Verdict::Passed,
         Err(failure) => Verdict::Failed(Box::new(failure)),
     }

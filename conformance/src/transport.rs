@@ -5,6 +5,7 @@
 mod api_key;
 mod http;
 mod servers;
+mod stream;
 mod wire;
 mod ws;
 
@@ -15,8 +16,11 @@ use hyper::Uri;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::vector::Transport;
+
 pub use api_key::ApiKey;
 pub(crate) use servers::Servers;
+use stream::{Stream, Tls};
 pub(crate) use wire::{Wire, unframed};
 
 /// The address of a server, and the key to use there.
@@ -26,6 +30,10 @@ pub(crate) struct Server {
     authority: String,
     /// The path before `/forrst` and `/rpc`.
     base_path: String,
+    /// `None` for connections that are not encrypted.
+    tls: Option<Tls>,
+    /// Whether the URL names the transport: a WebSocket.
+    only_websocket: bool,
     api_key: Option<ApiKey>,
 }
 
@@ -85,22 +93,33 @@ impl Server {
             reason: reason.to_owned(),
         };
         let uri: Uri = url.parse().map_err(|_| wrong("it is not a URL"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https" | "wss") => {
-                return Err(wrong(
-                    "vectors are played without TLS, on an http:// address",
-                ));
-            }
-            Some("ws") => return Err(wrong("write http://, and choose the transport `ws`")),
-            _ => return Err(wrong("it must begin with http://")),
-        }
+        let (is_encrypted, only_websocket) = match uri.scheme_str() {
+            Some("http") => (false, false),
+            Some("https") => (true, false),
+            Some("ws") => (false, true),
+            Some("wss") => (true, true),
+            _ => return Err(wrong("it must be an http, https, ws or wss URL")),
+        };
         let host = uri.host().ok_or_else(|| wrong("it has no host"))?;
+        let tls = match is_encrypted {
+            true => Some(Tls::to(host).map_err(|reason| wrong(&reason))?),
+            false => None,
+        };
+        let port = uri
+            .port_u16()
+            .unwrap_or(if is_encrypted { 443 } else { 80 });
         Ok(Self {
-            authority: format!("{host}:{}", uri.port_u16().unwrap_or(80)),
+            authority: format!("{host}:{port}"),
             base_path: uri.path().trim_end_matches('/').to_owned(),
+            tls,
+            only_websocket,
             api_key,
         })
+    }
+
+    /// Whether it can be reached over this transport.
+    pub(crate) fn has(&self, transport: Transport) -> bool {
+        !self.only_websocket || transport == Transport::Ws
     }
 
     /// Whether a server accepts connections there.
@@ -124,10 +143,13 @@ impl Server {
         })
     }
 
-    async fn connect(&self) -> io::Result<tokio::net::TcpStream> {
+    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
         let stream = tokio::net::TcpStream::connect(&self.authority).await?;
         stream.set_nodelay(true)?;
-        Ok(stream)
+        match &self.tls {
+            None => Ok(Box::new(stream)),
+            Some(tls) => tls.connect(stream).await,
+        }
     }
 }
 
@@ -171,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_http_with_a_host() {
+    fn an_address_is_a_url_with_a_host() {
         let server = parse("http://127.0.0.1:7420").unwrap();
         assert_eq!(server.authority, "127.0.0.1:7420");
         assert_eq!(server.base_path, "");
@@ -179,16 +201,32 @@ mod tests {
         assert_eq!(server.authority, "locks.internal:80");
         assert_eq!(server.base_path, "/api");
         assert_eq!(parse("http://[::1]:80").unwrap().authority, "[::1]:80");
-        for (url, hint) in [
-            ("https://127.0.0.1", "without TLS"),
-            ("wss://127.0.0.1", "without TLS"),
-            ("ws://127.0.0.1", "the transport `ws`"),
+        for wrong in [
+            "",
+            "127.0.0.1:7420",
+            "unix:/run/forrst.sock",
+            "https://",
+            "/x",
         ] {
-            let error = parse(url).unwrap_err().to_string();
-            assert!(error.contains(hint), "{error}");
-        }
-        for wrong in ["", "127.0.0.1:7420", "https://127.0.0.1", "http://", "/x"] {
             assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_scheme_says_whether_there_is_tls_and_whether_only_a_websocket() {
+        for (url, authority, has_tls, has_http) in [
+            ("http://h", "h:80", false, true),
+            ("https://h", "h:443", true, true),
+            ("https://[::1]:8443/x", "[::1]:8443", true, true),
+            ("ws://h:1", "h:1", false, false),
+            ("wss://h", "h:443", true, false),
+        ] {
+            let server = parse(url).unwrap();
+            assert_eq!(server.authority, authority, "{url}");
+            assert_eq!(server.tls.is_some(), has_tls, "{url}");
+            assert_eq!(server.has(Transport::Http), has_http, "{url}");
+            assert_eq!(server.has(Transport::Rpc), has_http, "{url}");
+            assert!(server.has(Transport::Ws), "{url}");
         }
     }
 }

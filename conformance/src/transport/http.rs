@@ -6,13 +6,12 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::header::AUTHORIZATION;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 
 use super::wire::HttpRequest;
-use super::{Answer, ExchangeError, Server};
+use super::{Answer, ExchangeError, Server, Stream};
 
 pub(super) async fn exchange(
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     server: Server,
     request: HttpRequest,
 ) -> Result<Answer, ExchangeError> {

@@ -2,17 +2,19 @@
 
 use futures_util::{SinkExt, StreamExt};
 use hyper::header::AUTHORIZATION;
-use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{WebSocketStream, client_async};
 
-use super::{Answer, ExchangeError, Server};
+use super::{Answer, ExchangeError, Server, Stream};
+
+type Socket = WebSocketStream<Box<dyn Stream>>;
 
 pub(super) async fn open(
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     server: &Server,
-) -> Result<WebSocketStream<TcpStream>, ExchangeError> {
+) -> Result<Socket, ExchangeError> {
+    // The stream is encrypted already where that is needed.
     let url = format!("ws://{}{}/rpc", server.authority, server.base_path);
     let mut request = url.into_client_request()?;
     if let Some(key) = &server.api_key {
@@ -23,10 +25,7 @@ pub(super) async fn open(
     Ok(socket)
 }
 
-pub(super) async fn exchange(
-    mut socket: WebSocketStream<TcpStream>,
-    text: String,
-) -> Result<Answer, ExchangeError> {
+pub(super) async fn exchange(mut socket: Socket, text: String) -> Result<Answer, ExchangeError> {
     socket.send(Message::text(text)).await?;
     while let Some(message) = socket.next().await {
         match message? {

@@ -141,6 +141,10 @@ fn vector(group: &str, file: &VectorFile, case: Option<&Case>) -> Result<Vector,
         let reason = format!("`transports` must be some of {possible:?}, because of its steps");
         return Err(VectorError::Vector(reason));
     }
+    if file.profile == Profile::Core && steps.iter().any(|step| step.action.expects_http()) {
+        let reason = "a vector of the profile `core` cannot expect a status or headers: the specification has none";
+        return Err(VectorError::Vector(reason.to_owned()));
+    }
     let name = case.map_or_else(
         || file.name.clone(),
         |case| format!("{}/{}", file.name, case.name),
@@ -376,6 +380,15 @@ fn possible_transports(steps: &[Step]) -> Vec<Transport> {
 }
 
 impl Action {
+    fn expects_http(&self) -> bool {
+        let is_http = |expect: &Expect| expect.status.is_some() || !expect.headers.is_empty();
+        match self {
+            Self::Send { expect, .. } | Self::Await { expect, .. } => is_http(expect),
+            Self::Together { sends, .. } => sends.iter().any(|(_, expect)| is_http(expect)),
+            Self::Start { .. } | Self::HangUp { .. } | Self::Sleep(_) => false,
+        }
+    }
+
     fn messages(&self) -> Vec<&Message> {
         match self {
             Self::Send { message, .. } | Self::Start { message, .. } => vec![message],

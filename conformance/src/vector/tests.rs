@@ -7,7 +7,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Action, Message, Transport, Vector, VectorError};
+use super::{Action, Message, Profile, Transport, Vector, VectorError};
 
 fn parse(steps: Value) -> Result<Vector, VectorError> {
     parse_file(json!({"name": "n", "source": "s", "about": "a", "steps": steps}))
@@ -81,6 +81,19 @@ fn transports_can_be_fewer_but_not_others() {
     assert_eq!(file(json!(["ws"])).unwrap().transports, [Transport::Ws]);
     assert!(file(json!(["http"])).is_err());
     assert!(file(json!([])).is_err());
+}
+
+#[test]
+fn a_core_vector_expects_neither_a_status_nor_headers() {
+    let file = |expect: Value| {
+        parse_file(json!({
+            "name": "n", "source": "s", "about": "a", "profile": "core",
+            "steps": [{"request": {}, "expect": expect}]
+        }))
+    };
+    assert_eq!(file(json!({"body": {}})).unwrap().profile, Profile::Core);
+    assert!(file(json!({"status": 200})).is_err());
+    assert!(file(json!({"headers": {"x": "y"}})).is_err());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Tests of the vectors and of the runner that plays them.
 
 mod catalogue;
+mod core;
 mod runner;
 mod schema;

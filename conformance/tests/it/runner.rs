@@ -85,7 +85,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<StubState>>) {
     let _ = stream.write_all((head + &body).as_bytes()).await;
 }
 
-async fn read_request(stream: &mut TcpStream) -> Option<Value> {
+pub(crate) async fn read_request(stream: &mut TcpStream) -> Option<Value> {
     let mut received = Vec::new();
     loop {
         let mut chunk = [0; 4096];

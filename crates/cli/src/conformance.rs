@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use forrst_conformance::{ApiKey, Options, RunError, Transport, run as run_vectors};
+use forrst_conformance::{ApiKey, Options, Profile, RunError, Transport, run as run_vectors};
 
 use crate::connection::ServerAddress;
 use crate::error::CommandError;
@@ -13,9 +13,9 @@ use crate::time;
 
 /// Run the test vectors of the wire contract against a server.
 ///
-/// The server has to have the demo functions, as with `forrst serve --demo`, and an
-/// http URL. If it needs an API key, the key has to have all rights. The last line
-/// is `N passed, N failed`.
+/// The server has to have the demo functions, as with `forrst serve --demo`. If it
+/// needs an API key, the key has to have all rights. The last line is
+/// `N passed, N failed`.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
@@ -24,12 +24,17 @@ Examples:
   forrst conformance
   forrst conformance --url http://127.0.0.1:8080 --transport ws
   forrst conformance --filter atomic-lock --json
+  forrst conformance --url https://locks.example.com --profile core
 
 Exit codes: 0 all passed, 1 some failed, 2 wrong usage, 69 no server can be
 reached."
 )]
 pub(crate) struct ConformanceArguments {
-    /// The transport to use [default: all]
+    /// What is asked of the server
+    #[arg(long, value_name = "PROFILE", default_value = "extended")]
+    profile: ProfileName,
+
+    /// The transport to use [default: all; `http` for the core profile, `ws` for a ws or wss URL]
     #[arg(long, value_name = "TRANSPORT")]
     transport: Option<TransportName>,
 
@@ -58,6 +63,14 @@ pub(crate) struct ConformanceArguments {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+enum ProfileName {
+    /// Only what the published specification of atomicLock asks of any server
+    Core,
+    /// The whole contract of this server
+    Extended,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum TransportName {
     /// POST /forrst
     Http,
@@ -68,13 +81,22 @@ enum TransportName {
 }
 
 pub(crate) async fn run(arguments: ConformanceArguments) -> Result<u8, CommandError> {
+    let profile = match arguments.profile {
+        ProfileName::Core => Profile::Core,
+        ProfileName::Extended => Profile::Extended,
+    };
+    let url = arguments.server.url();
     let transports = match arguments.transport {
         Some(TransportName::Http) => vec![Transport::Http],
         Some(TransportName::Rpc) => vec![Transport::Rpc],
         Some(TransportName::Ws) => vec![Transport::Ws],
+        None if url.starts_with("ws") => vec![Transport::Ws],
+        // The specification has no binding to JSON-RPC.
+        None if profile == Profile::Core => vec![Transport::Http],
         None => Transport::ALL.to_vec(),
     };
     let options = Options {
+        profile,
         transports,
         filter: arguments.filter,
         without: Vec::new(),
@@ -83,7 +105,7 @@ pub(crate) async fn run(arguments: ConformanceArguments) -> Result<u8, CommandEr
         vectors: arguments.vectors,
         api_key: ServerAddress::api_key().map(ApiKey::from),
     };
-    let report = run_vectors(arguments.server.url(), &options)
+    let report = run_vectors(url, &options)
         .await
         .map_err(|error| run_failed(&error))?;
     let counts = report.counts();
@@ -102,6 +124,11 @@ pub(crate) async fn run(arguments: ConformanceArguments) -> Result<u8, CommandEr
 fn run_failed(error: &RunError) -> CommandError {
     let message = error.to_string();
     match error {
+        RunError::Unreachable { .. } if error.is_certificate_error() => {
+            CommandError::local(message)
+                .exiting(exit::UNAVAILABLE)
+                .hint("SSL_CERT_FILE names the certificates of a private authority")
+        }
         RunError::Unreachable { .. } => CommandError::local(message)
             .exiting(exit::UNAVAILABLE)
             .hint("is it running? `forrst serve --demo` starts one"),

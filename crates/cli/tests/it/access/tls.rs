@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use forrst_testkit::{Running, Serve, request, until};
@@ -193,6 +194,41 @@ fn http_2_and_websockets_are_served_over_tls() {
     socket.send(Message::text(frame.to_string())).unwrap();
     let answer: Value = serde_json::from_str(socket.read().unwrap().to_text().unwrap()).unwrap();
     assert_eq!(code(&answer["result"]), None);
+}
+
+/// What `forrst conformance` prints, and its exit code.
+fn play(url: &str, trusted: &Path) -> (String, Option<i32>) {
+    let filter = ["--filter", "specification/key-and-ttl-are-required"];
+    let output = Command::new(FORRST)
+        .args(["conformance", "--url", url])
+        .args(filter)
+        .env_remove("FORRST_API_KEY")
+        .env("SSL_CERT_FILE", trusted)
+        .output()
+        .unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    (String::from_utf8(printed).unwrap(), output.status.code())
+}
+
+#[test]
+fn the_conformance_vectors_are_played_over_tls() {
+    let (serve, authority) = serve(&[]);
+    let running = serve.start();
+    let address = address(&running);
+    let port = address.rsplit(':').next().unwrap();
+    for (scheme, passed) in [
+        ("https", "6 passed, 0 failed"),
+        ("wss", "2 passed, 0 failed"),
+    ] {
+        let url = format!("{scheme}://localhost:{port}");
+        let (printed, code) = play(&url, &authority.file);
+        assert_eq!(code, Some(0), "{printed}");
+        assert_eq!(printed.lines().last(), Some(passed), "{printed}");
+        let unknown = Authority::new(&serve.path(""), "unknown");
+        let (printed, code) = play(&url, &unknown.file);
+        assert_eq!(code, Some(69), "{printed}");
+        assert!(printed.contains("SSL_CERT_FILE"), "{printed}");
+    }
 }
 
 #[test]

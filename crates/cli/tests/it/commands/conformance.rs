@@ -23,6 +23,30 @@ fn the_vectors_are_built_in() {
 }
 
 #[test]
+fn the_core_profile_asks_for_less_and_a_websocket_url_names_the_transport() {
+    let server = Server::start();
+    let play = |more: &[&str]| {
+        let all = [&["conformance", "--filter", "release-of-a", "--json"], more].concat();
+        Forrst::new(&server, &all).json()
+    };
+    let (core, whole) = (play(&["--profile", "core"]), play(&[]));
+    assert_eq!(core["transports"], serde_json::json!(["http"]));
+    let count = |report: &serde_json::Value| report["outcomes"].as_array().unwrap().len();
+    assert!(count(&core) > 0);
+    assert!(count(&core) * 3 < count(&whole));
+
+    let socket = server.url().replace("http", "ws");
+    let play = ["conformance", "--filter", "ping-answers", "--url", &socket];
+    let ended = Forrst::alone(&play).run().check(0);
+    assert!(ended.output.contains("1 passed, 0 failed"), "{ended:#?}");
+    let over_http = [&play[..], &["--transport", "http"]].concat();
+    Forrst::alone(&over_http)
+        .run()
+        .check(2)
+        .check_errors(&["ws"]);
+}
+
+#[test]
 fn an_unknown_vector_and_an_unreachable_server_are_reported() {
     let server = Server::start();
     Forrst::new(&server, &["conformance", "--filter", "no such vector"])
@@ -40,8 +64,9 @@ fn an_unknown_vector_and_an_unreachable_server_are_reported() {
 fn errors_are_reported_as_json() {
     for (url, code, said) in [
         ("http://127.0.0.1:1", 69, "UNAVAILABLE"),
-        ("https://127.0.0.1:1", 2, "INVALID_REQUEST"),
-        ("ws://127.0.0.1:1", 2, "INVALID_REQUEST"),
+        ("https://127.0.0.1:1", 69, "UNAVAILABLE"),
+        ("wss://127.0.0.1:1", 69, "UNAVAILABLE"),
+        ("unix:/run/forrst.sock", 2, "INVALID_REQUEST"),
     ] {
         let play = ["conformance", "--url", url, "--json"];
         let ended = Forrst::alone(&play).run().check(code);
