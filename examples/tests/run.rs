@@ -109,6 +109,16 @@ fn curl() {
     check(example, "Every answer was as expected");
 }
 
+#[test]
+fn php() {
+    let server = Serve::new(forrst(), &["--demo", "--store", "memory:"]).start();
+    let mut example = Command::new("php");
+    example
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("php/locks.php"))
+        .arg(format!("http://{}", server.address()));
+    check(example, "Every answer was as expected");
+}
+
 /// The `forrst` binary in the folder of the example binaries. It is built here, unless a run of the whole workspace has done so.
 fn forrst() -> PathBuf {
     let example = Path::new(env!("CARGO_BIN_EXE_payments"));

@@ -20,6 +20,7 @@ fn every_vector_can_be_parsed() {
             "4-safety",
             "5-extensions",
             "6-kinds",
+            "php-library",
             "specification"
         ]
     );
@@ -30,7 +31,7 @@ fn every_vector_has_a_description_and_a_source() {
     for vector in embedded().unwrap() {
         let path = vector.path();
         assert!(vector.about.ends_with('.'), "{path}: {}", vector.about);
-        let known = ["contract ", "atomicLock specification, "];
+        let known = ["contract ", "atomicLock specification, ", "PHP library, "];
         let is_known = known.iter().any(|source| vector.source.starts_with(source));
         assert!(is_known, "{path}: {}", vector.source);
     }
