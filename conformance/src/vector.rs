@@ -1,6 +1,7 @@
 //! A vector: one test case. The types here are the parsed form of a file, in which patterns and templates are valid.
 
 mod file;
+mod step;
 mod table;
 #[cfg(test)]
 mod tests;

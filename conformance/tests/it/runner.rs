@@ -124,8 +124,13 @@ impl Folder {
         let vector = json!({
             "name": "case", "source": "test", "about": "A case.", "transports": [transport], "steps": steps
         });
-        std::fs::write(folder.join("group/case.json"), vector.to_string()).unwrap();
-        Self(folder)
+        let folder = Self(folder);
+        folder.write(&vector);
+        folder
+    }
+
+    fn write(&self, vector: &Value) {
+        std::fs::write(self.0.join("group/case.json"), vector.to_string()).unwrap();
     }
 }
 
@@ -305,6 +310,42 @@ async fn answers_of_steps_together_are_counted() {
     let stub = Stub::start([winner, loser]).await;
     let failure = fails(&stub, together(2)).await;
     assert_eq!(failure.mismatches.len(), 2);
+}
+
+#[tokio::test]
+async fn each_case_of_a_table_is_counted_and_reported_by_its_name() {
+    let stub = Stub::start([json!({"result": 1})]).await;
+    let mut step = call(&json!({"body": {"result": 1}}));
+    step["change"] = json!("/call");
+    let folder = Folder::with(&json!([]));
+    folder.write(&json!({
+        "name": "case", "source": "test", "about": "A table.", "steps": [step],
+        "cases": [
+            {"name": "good", "about": "As expected.", "set": {"/arguments": {"a": 1}}},
+            {"name": "bad", "about": "Not so.", "set": {"/function": "a.c"}, "expect": {"body": {"result": 2}}}
+        ]
+    }));
+    let options = |filter: Option<&str>| Options {
+        transports: vec![Transport::Http],
+        vectors: Some(folder.0.clone()),
+        filter: filter.map(str::to_owned),
+        ..Options::default()
+    };
+    let report = run(&stub.url, &options(None)).await.unwrap();
+    assert_eq!((report.counts().passed, report.counts().failed), (1, 1));
+    let text = report.to_string();
+    assert!(text.contains("FAILED group/case/bad over http"), "{text}");
+    let functions: Vec<Value> = stub
+        .requests()
+        .iter()
+        .map(|sent| sent["call"]["function"].clone())
+        .collect();
+    assert!(
+        functions.contains(&json!("a.b")) && functions.contains(&json!("a.c")),
+        "{functions:?}"
+    );
+    let report = run(&stub.url, &options(Some("case/good"))).await.unwrap();
+    assert_eq!((report.counts().passed, report.counts().failed), (1, 0));
 }
 
 #[tokio::test]
