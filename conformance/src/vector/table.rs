@@ -34,9 +34,6 @@ pub(super) struct Case {
 impl Case {
     /// The steps of the table with the changes of this case.
     pub(super) fn steps(&self, table: &[Value]) -> Result<Vec<Value>, String> {
-        if self.set.is_empty() && self.remove.is_empty() {
-            return Err("it changes nothing".to_owned());
-        }
         let mut steps = table.to_vec();
         let mut changed = 0;
         for step in &mut steps {
@@ -137,7 +134,7 @@ fn fill_at(expect: &mut Value, at: Option<&Value>) -> Result<bool, String> {
     let parts: Vec<&mut Value> = match expect {
         Value::String(text) if text == AT => {
             let at = at.ok_or_else(|| {
-                format!("it has several changes, so it has to say `at`, which is {AT}")
+                format!("it has not one change, so it has to say `at`, which is {AT}")
             })?;
             *expect = at.clone();
             return Ok(true);

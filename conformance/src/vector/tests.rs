@@ -244,7 +244,7 @@ fn a_whole_message_and_an_element_can_be_set() {
 #[test]
 fn invalid_cases_are_refused_by_name() {
     for (case, reason) in [
-        (json!({}), "it changes nothing"),
+        (json!({}), "it has to say `at`"),
         (
             json!({"set": {"/a/b": 1}}),
             "no place for /extensions/0/options/a/b",

@@ -78,7 +78,6 @@ fn a_file_of_the_wrong_form_is_refused_by_the_schema_and_by_the_runner() {
         steps(json!({"http": {"body_base64": "", "body": ""}, "expect": {}})),
         steps(json!({"together": [{"sleep_ms": 1}]})),
         steps(json!({"together": [{"request": {}, "expect": {}, "until_ms": 1}]})),
-        cases(json!([{"name": "c", "about": "A case."}])),
         cases(json!([{"name": "c", "set": {"/a": 1}}])),
         cases(json!([{"name": "c", "about": "A case.", "set": {"a": 1}}])),
         cases(json!([{"name": "c", "about": "A case.", "set": {"/a": 1}, "expekt": {}}])),
