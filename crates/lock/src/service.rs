@@ -479,8 +479,8 @@ impl LockService {
     }
 
     async fn observe(&self, name: &LockName) -> Result<Observation, StoreError> {
-        let (status, now) = self.inspect(name).await?;
-        Ok(Observation::new(status, now))
+        let core = &self.core;
+        core.node.watches.read(name, &*core.store).await
     }
 
     /// The first `limit` claims that wait for a lock, in their order, and the store's time when they were read.

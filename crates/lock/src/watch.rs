@@ -6,7 +6,7 @@
 //! receiver of a channel.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use crate::store::{LockStatus, LockStore};
+use crate::store::{LockStatus, LockStore, StoreError};
 use crate::{LockName, Timestamp};
 
 /// How often a key is read in a shared store, where a change by another process may not be notified.
@@ -71,16 +71,10 @@ pub struct Observation {
     pub now: Timestamp,
     /// The revision of the status, to wait for the next change.
     pub revision: Revision,
-}
-
-impl Observation {
-    pub(crate) fn new(status: LockStatus, now: Timestamp) -> Self {
-        Self {
-            revision: Revision::of(&status),
-            status: Arc::new(status),
-            now,
-        }
-    }
+    /// Numbers the beginnings and ends of all reads in this process, because clocks may be set, and do not tell reads within a
+    /// millisecond apart.
+    began: u64,
+    ended: u64,
 }
 
 /// The keys that are watched in this process.
@@ -90,6 +84,8 @@ pub(crate) struct Watches {
     poll: Option<Duration>,
     /// So that steps on keys cost nothing more while no key is watched.
     count: AtomicUsize,
+    /// Counts the beginnings and ends of reads.
+    reads: AtomicU64,
     keys: Mutex<HashMap<LockName, WatchedKey>>,
 }
 
@@ -107,6 +103,23 @@ impl Watches {
             poll,
             ..Self::default()
         }
+    }
+
+    /// Reads the state of a key.
+    pub(crate) async fn read(
+        &self,
+        name: &LockName,
+        store: &dyn LockStore,
+    ) -> Result<Observation, StoreError> {
+        let began = self.reads.fetch_add(1, Ordering::Relaxed);
+        let answer = store.inspect(name).await?;
+        Ok(Observation {
+            revision: Revision::of(&answer.outcome),
+            status: Arc::new(answer.outcome),
+            now: answer.now,
+            began,
+            ended: self.reads.fetch_add(1, Ordering::Relaxed),
+        })
     }
 
     /// Watches a key from now on.
@@ -172,7 +185,10 @@ impl Watcher {
     /// Shares an observation that the watcher has made itself. The next one is compared with it: otherwise the reader, which may not
     /// have seen this state, could mistake the next one for the previous one.
     pub(crate) fn share(&self, observation: &Observation) {
-        publish(&self.sender, observation.clone());
+        if !publish(&self.sender, observation.clone()) {
+            // The reader reads once more, to find out which of the two is right.
+            self.watches.changed(&self.name);
+        }
     }
 
     /// The next observation of the key.
@@ -204,17 +220,26 @@ impl Drop for Watcher {
     }
 }
 
-/// Wakes the watchers of a key, if its state is another one than they have seen.
-fn publish(watchers: &watch::Sender<Option<Observation>>, observation: Observation) {
-    watchers.send_if_modified(|last| {
-        let is_new = last
-            .as_ref()
-            .is_none_or(|last| last.revision != observation.revision);
-        if is_new {
-            *last = Some(observation);
+/// Wakes the watchers of a key, if its state is another one than they have seen. `false` if that is not known, because another read, at
+/// the same time or later, has seen another state.
+fn publish(watchers: &watch::Sender<Option<Observation>>, observation: Observation) -> bool {
+    let mut is_known = true;
+    watchers.send_if_modified(|last| match last {
+        Some(last) if last.revision == observation.revision => {
+            last.began = last.began.max(observation.began);
+            last.ended = last.ended.max(observation.ended);
+            false
         }
-        is_new
+        Some(last) if last.ended > observation.began => {
+            is_known = false;
+            false
+        }
+        _ => {
+            *last = Some(observation);
+            true
+        }
     });
+    is_known
 }
 
 /// Reads the status of one key for all of its watchers.
@@ -234,13 +259,15 @@ impl Reader {
             let is_reported = watch.as_ref().is_some_and(|watch| watch.is_live());
             let mut pause = self.poll(is_reported);
             // A store that fails is read again soon; the watchers keep waiting.
-            if let Ok(answer) = self.store.inspect(&self.name).await {
-                let leases = answer.outcome.holders.iter();
-                let ends = leases.map(|lease| lease.expires_at.remaining(answer.now));
+            if let Ok(read) = self.watches.read(&self.name, &*self.store).await {
+                let leases = read.status.holders.iter();
+                let ends = leases.map(|lease| lease.expires_at.remaining(read.now));
                 // A lease is over when its whole last millisecond is.
                 let next_end = ends.min().map(|left| left + Duration::from_millis(1));
                 pause = pause.min(next_end.unwrap_or(pause));
-                publish(&self.observed, Observation::new(answer.outcome, answer.now));
+                if !publish(&self.observed, read) {
+                    continue;
+                }
             } else {
                 pause = pause.min(FAILURE_POLL);
             }
@@ -263,5 +290,49 @@ impl Reader {
         }
         let keys = u32::try_from(self.watches.count()).unwrap_or(u32::MAX);
         SHARED_POLL.max(SHARED_POLL_PER_KEY.saturating_mul(keys))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LockKey;
+    use crate::model::Key;
+
+    fn observation(revision: u64, began: u64, ended: u64) -> Observation {
+        let name = LockName::global(&LockKey::parse("k").unwrap());
+        let now = Timestamp::from_millis(1);
+        Observation {
+            status: Arc::new(LockStatus::new(&Key::new(name), now)),
+            now,
+            revision: Revision(revision),
+            began,
+            ended,
+        }
+    }
+
+    /// Watchers would miss the newer state: they see only the last one that is published.
+    #[test]
+    fn a_state_is_replaced_only_by_one_that_was_read_later() {
+        let (watchers, mut watcher) = watch::channel(None::<Observation>);
+        let mut seen = || {
+            let is_woken = watcher.has_changed().unwrap();
+            let last = watcher.borrow_and_update();
+            (is_woken, last.as_ref().map(|last| last.revision.0))
+        };
+        assert!(publish(&watchers, observation(1, 0, 1)));
+        assert_eq!(seen(), (true, Some(1)));
+        assert!(publish(&watchers, observation(2, 3, 5)));
+        assert_eq!(seen(), (true, Some(2)));
+        for (began, ended) in [(2, 4), (4, 6)] {
+            assert!(!publish(&watchers, observation(1, began, ended)));
+            assert_eq!(seen(), (false, Some(2)));
+        }
+        // The same state again, read later.
+        assert!(publish(&watchers, observation(2, 9, 10)));
+        assert!(!publish(&watchers, observation(1, 7, 8)));
+        assert_eq!(seen(), (false, Some(2)));
+        assert!(publish(&watchers, observation(1, 11, 12)));
+        assert_eq!(seen(), (true, Some(1)));
     }
 }
