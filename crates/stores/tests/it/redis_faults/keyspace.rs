@@ -44,7 +44,7 @@ async fn prefixes_do_not_see_each_other() {
 #[tokio::test]
 async fn a_newer_format_is_refused() {
     let redis = RedisServer::start();
-    redis.cli(&["SET", "forrst:format", "6"]);
+    redis.cli(&["SET", "forrst:format", "1000"]);
     let refused = RedisStore::open(&redis.url(), &RedisOptions::default()).await;
     assert!(matches!(refused, Err(RedisError::OtherFormat { .. })));
 }

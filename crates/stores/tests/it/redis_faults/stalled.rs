@@ -95,7 +95,7 @@ async fn a_store_that_is_dropped_leaves_no_connection_behind() {
         connections() == before
     })
     .await;
-    redis.cli(&["SET", "forrst:format", "6"]);
+    redis.cli(&["SET", "forrst:format", "1000"]);
     let refused = RedisStore::open(&redis.url(), &RedisOptions::default()).await;
     assert!(refused.is_err());
     until("its connections are closed", async || {
