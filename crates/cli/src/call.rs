@@ -35,7 +35,7 @@ Examples:
   forrst call urn:cline:forrst:fn:describe function=payments.charge
 
 ^C cancels the call: if it waits for its lock, it leaves the queue; a function that
-runs is told to stop.
+runs is notified, and its lock is released when it has ended.
 
 The result is printed as JSON. --json prints the server's whole answer instead,
 with the data of the lock, also when the call failed.
@@ -171,7 +171,7 @@ async fn answer_or_interrupt(
 impl CallArguments {
     /// System functions that cannot wait take no cancellation token.
     fn is_cancellable(&self) -> bool {
-        !self.function.starts_with("urn:")
+        !self.function.starts_with("urn:cline:forrst:")
     }
 
     fn lock(&self) -> Option<Lock> {

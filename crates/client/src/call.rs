@@ -120,8 +120,8 @@ impl<Out> Call<Out> {
         self
     }
 
-    /// Also returns a handle that cancels the call. A call that waits for its lock leaves the queue; a function is told to stop, and its
-    /// lock is released when it has. Either way the call ends with [`Error::Cancelled`].
+    /// Also returns a handle that cancels the call. A call that waits for its lock leaves the queue; a function is notified, and its lock
+    /// is released when it has ended. Either way the call ends with [`Error::Cancelled`].
     ///
     /// ```no_run
     /// # async fn example(client: forrst_client::Client) -> Result<String, forrst_client::Error> {
@@ -186,6 +186,11 @@ impl<Out> Call<Out> {
                     Ok(response) => return Ok(response),
                     Err(error) => error,
                 };
+                if let Some(tokens) = &self.tokens
+                    && error.failure().is_none()
+                {
+                    tokens.lost_answer();
+                }
                 let was_contended = is_contended(&error);
                 tries.after(error).await?;
                 if was_contended {

@@ -1,10 +1,10 @@
 //! Cancelling a call: the server is asked to end it, on whichever node it is.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forrst_protocol::{ErrorCode, ExtensionRequest, RawObject, Urn};
+use futures_util::future::join_all;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -32,16 +32,23 @@ pub(crate) struct Tokens(Arc<State>);
 #[derive(Debug)]
 struct State {
     name: uuid::Uuid,
-    tries: AtomicU32,
+    tries: Mutex<Sent>,
     /// Ends the tries here.
     stop: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Sent {
+    count: u32,
+    /// Those without an answer, which may still be under way.
+    lost: Vec<u32>,
 }
 
 impl Tokens {
     pub(crate) fn new() -> Self {
         Self(Arc::new(State {
             name: uuid::Uuid::new_v4(),
-            tries: AtomicU32::new(0),
+            tries: Mutex::default(),
             stop: CancellationToken::new(),
         }))
     }
@@ -50,21 +57,44 @@ impl Tokens {
         &self.0.stop
     }
 
-    /// The extension for the next try; an error if the call was cancelled.
+    /// The extension for the next try; an error if the call was cancelled. A server that does not know it carries out the call all
+    /// the same.
     pub(crate) fn next(&self) -> Result<ExtensionRequest<'static>, Error> {
-        let number = self.0.tries.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut sent = self.sent();
         if self.0.stop.is_cancelled() {
-            return Err(Error::Cancelled(None));
+            return Err(match sent.lost.is_empty() {
+                true => Error::Cancelled(None),
+                false => {
+                    Error::Interrupted("it was cancelled after a try without an answer".into())
+                }
+            });
         }
+        sent.count += 1;
         let urn = Urn::parse("urn:forrst:ext:cancellation");
         let urn = urn.map_err(|why| Error::InvalidRequest(why.into()))?;
-        let options = RawObject::from_serialize(&json!({"token": self.token(number)}));
+        let options = RawObject::from_serialize(&json!({"token": self.token(sent.count)}));
         let options = options.map_err(|why| Error::InvalidRequest(why.into()))?;
-        Ok(ExtensionRequest::new(urn).with_options(options))
+        Ok(ExtensionRequest {
+            urn,
+            options: Some(options),
+            required: false,
+        })
+    }
+
+    /// The last try has no answer.
+    pub(crate) fn lost_answer(&self) {
+        let mut sent = self.sent();
+        let last = sent.count;
+        sent.lost.push(last);
     }
 
     fn token(&self, number: u32) -> String {
         format!("{}.{number}", self.0.name.simple())
+    }
+
+    /// No critical section panics half-way.
+    fn sent(&self) -> MutexGuard<'_, Sent> {
+        self.0.tries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,15 +114,22 @@ impl CancelHandle {
     ///
     /// If the call has ended by now (`CANCELLATION_TOO_LATE`, `CANCELLATION_TOKEN_UNKNOWN`), or the server cannot be asked.
     pub async fn cancel(&self) -> Result<(), Error> {
-        self.tokens.0.stop.cancel();
-        let last = self.tokens.0.tries.load(Ordering::SeqCst);
+        let (last, lost) = {
+            let sent = self.tokens.sent();
+            self.tokens.0.stop.cancel();
+            (sent.count, sent.lost.clone())
+        };
         if last == 0 {
             return Ok(());
         }
-        for earlier in 1..last {
-            // Its answer was lost, so nothing else knows how it ends.
-            let _ = self.cancel_try(earlier).await;
-        }
+        // Nothing else tells how those end whose answers were lost.
+        let earlier = lost.into_iter().filter(|number| *number != last);
+        let earlier = join_all(earlier.map(|number| self.cancel_try(number)));
+        let (cancelled, _) = tokio::join!(self.cancel_last(last), earlier);
+        cancelled
+    }
+
+    async fn cancel_last(&self, last: u32) -> Result<(), Error> {
         let started = Instant::now();
         loop {
             let Err(error) = self.cancel_try(last).await else {

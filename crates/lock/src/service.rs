@@ -495,16 +495,19 @@ impl LockService {
 
     /// A page of the locks that are held.
     pub async fn list(&self, request: &ListRequest) -> Result<Page, ListError> {
-        if request.prefix.is_empty() {
-            // The names of calls begin otherwise.
-            let prefix = LockName::PREFIX.to_owned();
-            let locks = ListRequest {
-                prefix,
-                ..request.clone()
-            };
-            return self.core.store.list(&locks).await;
-        }
-        self.core.store.list(request).await
+        // Only locks: the names of calls begin otherwise.
+        let prefix = if request.prefix.starts_with(LockName::PREFIX) {
+            return self.core.store.list(request).await;
+        } else if LockName::PREFIX.starts_with(&request.prefix) {
+            LockName::PREFIX
+        } else {
+            ListRequest::NO_PREFIX
+        };
+        let request = ListRequest {
+            prefix: prefix.to_owned(),
+            ..request.clone()
+        };
+        self.core.store.list(&request).await
     }
 
     /// The store behind the service.

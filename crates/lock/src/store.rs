@@ -445,6 +445,9 @@ pub struct ListRequest {
 }
 
 impl ListRequest {
+    /// A prefix that no name has.
+    pub const NO_PREFIX: &'static str = "-";
+
     /// The cursor as a name, for a store whose cursors are the last names of pages.
     ///
     /// # Errors

@@ -398,12 +398,11 @@ impl Core {
             lease: None,
             values: Values::default(),
         };
-        // A system function ends when its caller disconnects, so it needs no task of its own.
-        let is_detached = function.is_some_and(|function| function.is_system);
+        let is_system = function.is_some_and(|function| function.is_system);
         Ok(Ready {
             id: request.id,
             requested: request.extensions.into_iter().map(|e| e.urn).collect(),
-            next: Next::new(CoreHandle::new(self.clone()), plan, innermost, is_detached),
+            next: Next::new(CoreHandle::new(self.clone()), plan, innermost, is_system),
             context,
         })
     }

@@ -197,8 +197,9 @@ pub struct Next {
     /// In reverse order: the next one is the last.
     steps: SmallVec<[Step; 1]>,
     innermost: Innermost,
-    /// Whether no further [`detach`](Self::detach) is needed: the call is detached, or it is a system function, which ends when the
-    /// client disconnects.
+    /// Whether it calls a system function, which ends when the client disconnects.
+    is_system: bool,
+    /// Whether no further [`detach`](Self::detach) is needed: the call is detached, or need not be.
     is_detached: bool,
     /// Whether the call has a deadline. It then runs in a task of its own from the start, so that a function that blocks its thread
     /// cannot delay the answer beyond the deadline.
@@ -225,7 +226,7 @@ impl Next {
         server: CoreHandle,
         mut steps: SmallVec<[Step; 1]>,
         innermost: Innermost,
-        is_detached: bool,
+        is_system: bool,
     ) -> Self {
         if matches!(innermost, Innermost::Fail(_)) {
             // They only observe, and add data to every answer.
@@ -237,7 +238,8 @@ impl Next {
             server,
             steps,
             innermost,
-            is_detached,
+            is_system,
+            is_detached: is_system,
         }
     }
 
@@ -245,15 +247,15 @@ impl Next {
         &self.server
     }
 
-    /// Whether the call is dropped when its client disconnects, at any time: it is one of a system function.
-    pub(crate) fn ends_with_its_caller(&self) -> bool {
-        self.is_detached
+    /// Whether it calls a system function, which ends when the client disconnects.
+    pub(crate) fn is_system(&self) -> bool {
+        self.is_system
     }
 
     /// Runs only the extensions that observe, around a call that has failed already.
     pub(crate) async fn fail(self, context: Context, errors: impl Into<Errors>) -> Outcome {
         let innermost = Innermost::Fail(errors.into());
-        let failed = Self::new(self.server, self.steps, innermost, self.is_detached);
+        let failed = Self::new(self.server, self.steps, innermost, self.is_system);
         failed.run(context).await
     }
 
@@ -329,8 +331,10 @@ async fn run_call(call: PreparedCall, room: ResultRoom, served: ServedCall) -> O
     let result = tokio::select! {
         biased;
         result = call => match result {
-            // It was told to end, and has.
-            Ok(Err(_)) if server.stop.is_stopped() => Err(stopping().into()),
+            // It has ended early, because the server ends.
+            Ok(Err(errors)) if server.stop.is_stopped() && is_cancelled(&errors) => {
+                Err(stopping().into())
+            }
             result => result.unwrap_or_else(|_| Err(internal_error().into())),
         },
         error = exceeded(deadline.as_deref()) => {
@@ -347,6 +351,12 @@ async fn run_call(call: PreparedCall, room: ResultRoom, served: ServedCall) -> O
         }
         result => result.into(),
     }
+}
+
+fn is_cancelled(errors: &Errors) -> bool {
+    errors
+        .iter()
+        .all(|error| error.code == ErrorCode::Cancelled)
 }
 
 fn past_deadline(error: ErrorObject) -> Outcome {

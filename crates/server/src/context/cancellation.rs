@@ -66,11 +66,20 @@ impl Cancellation {
         if let Some(token) = self.token.get() {
             token.cancel();
         }
+        // A task that the function has spawned may keep the context for longer.
+        if let Some(call) = self.by_caller.get() {
+            call.end();
+        }
     }
 
     /// From now on, the caller can cancel the call.
     pub(crate) fn allow(&self, call: CancellableCall) {
         let _ = self.by_caller.set(call);
+    }
+
+    /// Whether the caller can cancel the call, or could.
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.by_caller.get().is_some()
     }
 
     /// Returns when the caller has cancelled the call.

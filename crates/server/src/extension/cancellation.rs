@@ -98,7 +98,7 @@ fn owner() -> Owner {
 #[derive(Debug)]
 pub(crate) struct CancellableCall {
     cancelled: CancellationToken,
-    /// Cancelled when the call has ended: by [`finish`](Self::finish), or when this is dropped.
+    /// Cancelled when the call has ended: by [`end`](Self::end), or when this is dropped.
     ended: CancellationToken,
     /// Whether the call was cancelled; `None` until it has ended.
     verdict: watch::Receiver<Option<bool>>,
@@ -146,8 +146,14 @@ impl CancellableCall {
         self.cancelled.is_cancelled()
     }
 
-    pub(crate) async fn finish(&self) -> bool {
+    /// The call has ended.
+    pub(crate) fn end(&self) {
         self.ended.cancel();
+    }
+
+    /// Ends the call. Returns whether it was cancelled before.
+    pub(crate) async fn finish(&self) -> bool {
+        self.end();
         let mut verdict = self.verdict.clone();
         // The task ends only after its verdict.
         let decided = verdict.wait_for(Option::is_some).await;
@@ -157,7 +163,7 @@ impl CancellableCall {
 
 impl Drop for CancellableCall {
     fn drop(&mut self) {
-        self.ended.cancel();
+        self.end();
     }
 }
 
@@ -180,13 +186,13 @@ impl Around for CancellableCallStep {
             }
             Err(error) => return Outcome::failure(error),
         }
-        let ends_with_its_caller = next.ends_with_its_caller();
+        let is_system = next.is_system();
         let mut rest = next.run(context);
         let outcome = tokio::select! {
             biased;
             outcome = &mut rest => outcome,
             () = call.cancellation.cancelled_by_caller() => {
-                if ends_with_its_caller {
+                if is_system {
                     drop(rest);
                     return Outcome::failure(cancelled(&self.token));
                 }

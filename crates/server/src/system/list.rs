@@ -19,9 +19,6 @@ use crate::limits::Limits;
 /// lease sixteen keys.
 const MAX_KEYS: usize = 1000;
 
-/// A prefix that no name of a lock has.
-const NO_PREFIX: &str = "-";
-
 pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:atomic-lock:fn:list"],
     schema: "list",
@@ -97,7 +94,7 @@ async fn list_confined(
         prefix.clone_into(&mut request.prefix);
     } else if !request.prefix.starts_with(prefix) {
         // No such lock is visible to the caller, and how long a search takes would reveal whether any exist.
-        request.prefix = NO_PREFIX.to_owned();
+        request.prefix = ListRequest::NO_PREFIX.to_owned();
     }
     request.limit = MAX_LIMIT;
     let mut seen = Vec::new();

@@ -170,6 +170,43 @@ async fn a_cancelled_acquire_leaves_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cancelled_acquire_leaves_the_lease_to_other_calls_of_its_attempt() {
+    let probe = Probe::new();
+    let arguments = json!({"key": "k", "owner": "me", "attempt": "1", "ttl": seconds(60), "block": seconds(60)});
+    let take = ask(ACQUIRE).arguments(arguments);
+    let holder = json!({"key": "k", "owner": "holder", "ttl": seconds(5)});
+    probe.call(&ask(ACQUIRE).arguments(holder)).await;
+    let kept = probe.start_waiting(&take).await;
+    let cancelled_call = probe.start_waiting(&take.clone().cancellable("t")).await;
+    probe.check(&cancel("t"), &was_cancelled()).await;
+    expect(&cancelled_call.await.unwrap(), &cancelled());
+    expect(&kept.await.unwrap(), &json!({"result": {"owner": "me"}}));
+    assert_eq!(probe.holder("lock:k").await.as_deref(), Some("me"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_ends_with_its_function_even_if_a_task_keeps_the_context() {
+    let probe = Probe::with(|builder, _| {
+        builder.function(
+            "test.leaves_a_task",
+            "1.0.0",
+            async |context: Context, _: Map<String, Value>| {
+                tokio::spawn(async move {
+                    std::future::pending::<()>().await;
+                    drop(context);
+                });
+                Ok::<_, FunctionError>("done")
+            },
+        )
+    });
+    let request = ask("test.leaves_a_task").cancellable("t");
+    expect(&probe.call(&request).await, &json!({"result": "done"}));
+    probe
+        .check(&cancel("t"), &failed(&ErrorCode::CancellationTooLate))
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cancelled_watch_ends() {
     let probe = Probe::new();
     let watch = ask(WATCH).arguments(json!({"key": "lock:k"}));
@@ -238,7 +275,11 @@ async fn a_call_under_way_is_not_a_lock() {
     let running = probe
         .start_running(&ask("test.gate").cancellable("t"))
         .await;
-    probe.expect_nothing_left().await;
+    for prefix in ["", "c", "call:", "lock", "lock:"] {
+        let list = ask("urn:cline:forrst:ext:atomic-lock:fn:list");
+        let answer = probe.call(&list.arguments(json!({"prefix": prefix}))).await;
+        assert_eq!(answer["result"]["locks"], json!([]), "{prefix}");
+    }
     let counts = probe.server.locks().store().counts().await.unwrap();
     assert_eq!(counts, forrst_lock::Counts::default());
     for key in ["call:0::t", "call:", "forrst_call:0::t"] {
