@@ -2,4 +2,5 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=vectors");
+    println!("cargo::rerun-if-changed=client");
 }

@@ -17,6 +17,7 @@
 
 mod catalogue;
 mod check;
+mod client;
 mod mismatch;
 mod pattern;
 mod play;
@@ -29,6 +30,7 @@ mod transport;
 mod vector;
 
 pub use catalogue::{CatalogueError, embedded, in_folder};
+pub use client::{ClientVector, ClientVectorError, Stub, StubVerdict, embedded_client_vectors};
 pub use mismatch::Mismatch;
 pub use pattern::PatternError;
 pub use play::Failure;

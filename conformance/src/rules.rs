@@ -154,7 +154,7 @@ fn status(body: &Value) -> u16 {
 }
 
 /// Codes that are not in the table belong to the application, and are 400.
-fn status_of_code(code: &str) -> u16 {
+pub(crate) fn status_of_code(code: &str) -> u16 {
     let row = CODES.iter().find(|row| row.code == code);
     row.map_or(400, |row| row.status)
 }

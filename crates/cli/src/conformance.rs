@@ -1,8 +1,10 @@
 //! `forrst conformance`: runs the test vectors of the wire contract against a server.
 
+mod stub;
+
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use forrst_conformance::{ApiKey, Options, Profile, RunError, Transport, run as run_vectors};
 
 use crate::connection::ServerAddress;
@@ -19,6 +21,7 @@ use crate::time;
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
+    args_conflicts_with_subcommands = true,
     after_help = "\
 Examples:
   forrst conformance
@@ -30,6 +33,9 @@ Exit codes: 0 all passed, 1 some failed, 2 wrong usage, 69 no server can be
 reached."
 )]
 pub(crate) struct ConformanceArguments {
+    #[command(subcommand)]
+    command: Option<ConformanceCommand>,
+
     /// What is asked of the server
     #[arg(long, value_name = "PROFILE", default_value = "extended")]
     profile: ProfileName,
@@ -62,6 +68,11 @@ pub(crate) struct ConformanceArguments {
     pub(crate) json: bool,
 }
 
+#[derive(Subcommand)]
+enum ConformanceCommand {
+    Stub(stub::StubArguments),
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 enum ProfileName {
     /// Only what the published specification of atomicLock asks of any server
@@ -81,6 +92,9 @@ enum TransportName {
 }
 
 pub(crate) async fn run(arguments: ConformanceArguments) -> Result<u8, CommandError> {
+    if let Some(ConformanceCommand::Stub(arguments)) = arguments.command {
+        return stub::run(arguments).await;
+    }
     let profile = match arguments.profile {
         ProfileName::Core => Profile::Core,
         ProfileName::Extended => Profile::Extended,

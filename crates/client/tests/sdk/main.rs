@@ -16,5 +16,6 @@ mod raw_server;
 mod retries;
 mod tls;
 mod unix;
+mod vectors;
 mod watching;
 mod websocket;

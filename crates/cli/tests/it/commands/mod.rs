@@ -15,6 +15,7 @@ mod readme;
 mod run;
 mod server;
 mod shown;
+mod stub;
 mod terminal;
 mod unix;
 mod watch;
