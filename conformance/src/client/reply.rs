@@ -15,6 +15,8 @@ use crate::rules::status_of_code;
 pub(super) struct Reply {
     pub(super) kind: Kind,
     pub(super) delay: Duration,
+    /// By function: it is sent no earlier than this many milliseconds after the last request to it.
+    pub(super) not_before: BTreeMap<String, u64>,
     /// The id of the answer, if it is not that of the request.
     id: Option<Value>,
     /// For this long after the reply, connections are refused.
@@ -92,6 +94,8 @@ pub(super) struct ReplyFile {
     silence: bool,
     #[serde(default)]
     delay_ms: u64,
+    #[serde(default)]
+    not_before: BTreeMap<String, u64>,
     #[serde(default, deserialize_with = "present")]
     id: Option<Value>,
     down_ms: Option<u64>,
@@ -124,6 +128,7 @@ impl TryFrom<ReplyFile> for Reply {
             (Some(kind), None) => Ok(Self {
                 kind,
                 delay: Duration::from_millis(file.delay_ms),
+                not_before: file.not_before,
                 id: file.id,
                 down: file.down_ms.map(Duration::from_millis),
             }),
@@ -142,6 +147,7 @@ impl Reply {
         Self {
             kind: Kind::Error(failure),
             delay: Duration::ZERO,
+            not_before: BTreeMap::new(),
             id: None,
             down: None,
         }

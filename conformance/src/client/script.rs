@@ -118,11 +118,17 @@ impl Script {
                 None => progress.note(&format!("{at} {pointer}"), "a value", "nothing"),
             }
         }
+        let mut reply = exchange.reply.clone();
+        for (function, ms) in &reply.not_before {
+            let passed = since.get(function).copied().unwrap_or_default();
+            let left = Duration::from_millis(*ms).saturating_sub(passed);
+            reply.delay = reply.delay.max(left);
+        }
         progress.answered[index] += 1;
         progress.arrived.insert(function, now);
         drop(progress);
         self.changed.notify_waiters();
-        exchange.reply.clone()
+        reply
     }
 
     /// Notes a request that is not HTTP as the protocol has it.

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream;
@@ -61,7 +61,11 @@ impl Stub {
     /// # Errors
     ///
     /// If there is no such port.
-    pub async fn start(vector: ClientVector) -> io::Result<Self> {
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn start(vector: ClientVector) -> io::Result<Self> {
         let starts_down = vector.starts_down;
         let socket = bound(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         let address = socket.local_addr()?;
@@ -181,17 +185,28 @@ impl Connections {
     }
 
     async fn serve(self: Arc<Self>, stream: TcpStream) {
-        let connections = self.clone();
+        let down = Arc::new(Mutex::new(None));
+        let (connections, after_the_answer) = (self.clone(), down.clone());
         let answer = service_fn(move |request| {
-            let connections = connections.clone();
-            async move { connections.answer(request).await }
+            let (connections, down) = (connections.clone(), after_the_answer.clone());
+            async move { connections.answer(request, &down).await }
         });
         let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
         // An error is a client that has disconnected, or a reply that disconnects.
         let _ = connection.await;
+        let down = down.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(time) = down {
+            // Only a stub that has ended does not listen to this.
+            let _ = self.go_down.send(time);
+        }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> io::Result<Response<Body>> {
+    /// The answer to a request. If connections have to be refused after it, `down` says for how long.
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        down: &Mutex<Option<Duration>>,
+    ) -> io::Result<Response<Body>> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
         let path = head.uri.path();
@@ -208,11 +223,18 @@ impl Connections {
         let request: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let reply = self.script.reply_to(&head.headers, &request);
         sleep(reply.delay).await;
-        if let Some(time) = reply.down {
-            // Only a stub that has ended does not listen to this.
+        let mut answer = reply.http(&request);
+        if let (Some(time), Some(answer)) = (reply.down, &mut answer) {
+            // Once the answer is sent, and the connection has ended.
+            *down.lock().unwrap_or_else(PoisonError::into_inner) = Some(time);
+            let close = ("connection".to_owned(), "close".to_owned());
+            answer.headers.extend([close]);
+        } else if let Some(time) = reply.down {
+            // The client must not find a port that still listens: this ends the connection after that.
             let _ = self.go_down.send(time);
+            return std::future::pending().await;
         }
-        match (reply.http(&request), &reply.kind) {
+        match (answer, &reply.kind) {
             (Some(answer), Kind::CutOff) => cut_off(&answer),
             (Some(answer), _) => whole(answer),
             (None, Kind::Silence) => std::future::pending().await,

@@ -52,7 +52,7 @@ pub(super) async fn run(arguments: StubArguments) -> Result<u8, CommandError> {
         CommandError::usage(format!("there is no vector `{name}`"))
             .hint("`forrst conformance stub --list` names them all")
     })?;
-    let stub = Stub::start(vector).await.map_err(failed)?;
+    let stub = Stub::start(vector).map_err(failed)?;
     print_value(&stub.instructions())?;
     let report = read_report().await?;
     if report.get("skip").is_some() {
