@@ -22,7 +22,7 @@ use crate::output::{print, print_value};
     after_help = "\
 Examples:
   forrst conformance stub --list
-  forrst conformance stub --vector a-lost-answer-is-asked-for-again
+  forrst conformance stub --vector lost-answer-is-asked-for-again
 
 Exit codes: 0 passed or skipped, 1 failed, 2 wrong usage."
 )]

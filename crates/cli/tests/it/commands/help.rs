@@ -21,6 +21,7 @@ pub(crate) const COMMANDS: [&[&str]; 21] = [
     &["run"],
     &["bench"],
     &["conformance"],
+    &["conformance", "stub"],
     &["key"],
     &["key", "new"],
     &["completions"],
