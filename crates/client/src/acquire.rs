@@ -202,6 +202,7 @@ impl Acquisition {
                 Err(error) => error,
             };
             let was_contended = is_contended(&error);
+            self.tries.last_until(self.wait.end());
             self.tries.after(error).await?;
             if was_contended {
                 self.wait.restart();

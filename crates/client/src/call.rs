@@ -192,6 +192,7 @@ impl<Out> Call<Out> {
                     tokens.lost_answer();
                 }
                 let was_contended = is_contended(&error);
+                tries.last_until(wait.end());
                 tries.after(error).await?;
                 if was_contended {
                     wait.restart();

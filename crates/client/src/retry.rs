@@ -8,6 +8,9 @@ use std::time::Duration;
 /// [`longest_pause`](Self::longest_pause); half of each is random, so that clients that fail together do not retry together. If the
 /// server names a time (`retry_after`), the pause is at least that long.
 ///
+/// A request that waits for a lock ([`Acquire::wait`](crate::Acquire::wait), [`Lock::wait`](crate::Lock::wait)) is tried until its wait is
+/// over, whatever the limits, unless there is to be a single try: a server that restarts does not end a wait.
+///
 /// A request is retried only if it was certainly not carried out, or may safely be carried out twice. See
 /// [`Call::idempotent`](crate::Call::idempotent).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::Patience;
+use crate::wait::is_contended;
 use crate::{Error, Failure, Retry};
 
 /// Whether a request may be carried out twice.
@@ -23,6 +24,8 @@ pub(crate) struct Tries {
     retry: Retry,
     repeat: Repeat,
     deadline: Option<Instant>,
+    /// When the caller stops waiting for its lock. Until then, the number and the time of the tries are not limited.
+    wait_end: Option<Instant>,
     started: Instant,
     failed: u32,
     /// Whether an earlier try may have been carried out without an answer.
@@ -37,6 +40,7 @@ impl Tries {
             retry,
             repeat,
             deadline,
+            wait_end: None,
             started: Instant::now(),
             failed: 0,
             has_lost_answer: false,
@@ -47,6 +51,11 @@ impl Tries {
     /// There is no further try once this token is cancelled.
     pub(crate) fn stop_with(&mut self, stop: CancellationToken) {
         self.stop = stop;
+    }
+
+    /// Goes on trying until then, unless there is to be a single try.
+    pub(crate) fn last_until(&mut self, wait_end: Option<Instant>) {
+        self.wait_end = wait_end.filter(|_| self.retry.attempts > 1);
     }
 
     pub(crate) fn has_lost_answer(&self) -> bool {
@@ -76,8 +85,7 @@ impl Tries {
     }
 
     fn pause(&self, error: &Error) -> Option<Duration> {
-        if self.failed >= self.retry.attempts || self.stop.is_cancelled() || !self.may_repeat(error)
-        {
+        if self.stop.is_cancelled() || !self.may_repeat(error) {
             return None;
         }
         let asked = error.failure().and_then(Failure::retry_after);
@@ -86,9 +94,11 @@ impl Tries {
             .backoff(self.failed)
             .max(asked.unwrap_or_default());
         let next = Instant::now().checked_add(pause)?;
-        let is_in_time = next.duration_since(self.started) <= self.retry.within
-            && self.deadline.is_none_or(|deadline| next < deadline);
-        is_in_time.then_some(pause)
+        let is_within_limits = self.failed < self.retry.attempts
+            && next.duration_since(self.started) <= self.retry.within;
+        let is_within_wait = !is_contended(error) && self.wait_end.is_some_and(|end| next < end);
+        let is_in_time = self.deadline.is_none_or(|deadline| next < deadline);
+        (is_in_time && (is_within_limits || is_within_wait)).then_some(pause)
     }
 
     fn may_repeat(&self, error: &Error) -> bool {

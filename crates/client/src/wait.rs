@@ -27,6 +27,11 @@ impl Wait {
         Some(self.whole?.saturating_sub(since.elapsed()))
     }
 
+    /// When it ends; `None` before it has begun, or without a wait.
+    pub(crate) fn end(&self) -> Option<Instant> {
+        self.since?.checked_add(self.whole?)
+    }
+
     /// For a retry after the lock was refused: it waits for the whole time again.
     pub(crate) fn restart(&mut self) {
         self.since = None;
