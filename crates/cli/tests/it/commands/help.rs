@@ -4,7 +4,7 @@ use crate::commands::forrst::Forrst;
 use crate::commands::shown;
 
 /// All commands that are not hidden.
-pub(crate) const COMMANDS: [&[&str]; 21] = [
+pub(crate) const COMMANDS: [&[&str]; 22] = [
     &[],
     &["serve"],
     &["call"],
