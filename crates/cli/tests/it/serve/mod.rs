@@ -4,6 +4,7 @@ mod banner;
 mod command;
 mod logs;
 mod mistakes;
+mod protocol_document;
 mod request;
 mod settings;
 mod signals;
