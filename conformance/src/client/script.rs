@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::reply::Reply;
-use super::vector::ClientVector;
+use super::vector::{ClientVector, Exchange};
 use super::view::{function_of, view};
 use crate::mismatch::Mismatch;
+use crate::pattern::Pattern;
 use crate::template::Variables;
-
-/// What a client may ask by itself, without a vector that says so.
-const ALWAYS_ANSWERED: [&str; 3] = ["ping", "health", "capabilities"];
 
 #[derive(Debug)]
 pub(super) struct Script {
     vector: ClientVector,
+    /// What every request has to be.
+    envelope: Pattern,
     progress: Mutex<Progress>,
     changed: Notify,
 }
@@ -40,8 +40,11 @@ impl Script {
             answered: vec![0; vector.exchanges.len()],
             ..Progress::default()
         };
+        let envelope =
+            json!({"protocol": {"name": "forrst", "version": "0.1.0"}, "id": "$regex:."});
         Self {
             vector,
+            envelope: Pattern::parse(&envelope).expect("it is a pattern"),
             progress: Mutex::new(progress),
             changed: Notify::new(),
         }
@@ -62,20 +65,7 @@ impl Script {
             return Reply::error("INVALID_REQUEST");
         };
         let at = format!("{at} ({function})");
-        for (pointer, expected) in [
-            ("/protocol/name", "\"forrst\""),
-            ("/protocol/version", "\"0.1.0\""),
-        ] {
-            let found = request.pointer(pointer).unwrap_or(&Value::Null).to_string();
-            if found != expected {
-                progress.note(&format!("{at} {pointer}"), expected, &found);
-            }
-        }
-        let id = request["id"].as_str().unwrap_or_default();
-        if id.is_empty() || id.len() > 256 {
-            let found = request["id"].to_string();
-            progress.note(&format!("{at} /id"), "a string of 1 to 256 bytes", &found);
-        }
+        progress.compare(&at, &self.envelope, request);
         let exchanges = &self.vector.exchanges;
         let next = exchanges
             .iter()
@@ -84,15 +74,10 @@ impl Script {
                 exchange.on == function && exchange.at_most.is_none_or(|most| *answered < most)
             });
         let Some(index) = next else {
-            let is_scripted = exchanges.iter().any(|exchange| exchange.on == function);
-            if !is_scripted && ALWAYS_ANSWERED.contains(&function.as_str()) {
-                return Reply::pong();
-            }
-            if !is_scripted && function == "watch" {
-                return Reply::silence();
-            }
-            progress.note(&at, "no such request", &request["call"].to_string());
-            return Reply::error("INVALID_ARGUMENTS");
+            return self.unscripted(&function).unwrap_or_else(|| {
+                progress.note(&at, "no such request", &request["call"].to_string());
+                Reply::error("INVALID_ARGUMENTS")
+            });
         };
         let exchange = &exchanges[index];
         let since: BTreeMap<String, Duration> = progress
@@ -101,23 +86,8 @@ impl Script {
             .map(|(function, arrived)| (function.clone(), now - *arrived))
             .collect();
         let view = view(request, headers, &since);
-        let mismatches = exchange
-            .request
-            .mismatches(Some(&view), &progress.variables);
-        progress
-            .mismatches
-            .extend(mismatches.into_iter().map(|mismatch| Mismatch {
-                at: format!("{at} {}", mismatch.at),
-                ..mismatch
-            }));
-        for (name, pointer) in &exchange.capture {
-            match view.pointer(pointer) {
-                Some(value) => {
-                    progress.variables.insert(name.clone(), value.clone());
-                }
-                None => progress.note(&format!("{at} {pointer}"), "a value", "nothing"),
-            }
-        }
+        progress.compare(&at, &exchange.request, &view);
+        progress.capture(&at, exchange, &view);
         let mut reply = exchange.reply.clone();
         for (function, ms) in &reply.not_before {
             let passed = since.get(function).copied().unwrap_or_default();
@@ -129,6 +99,19 @@ impl Script {
         drop(progress);
         self.changed.notify_waiters();
         reply
+    }
+
+    /// The reply to what a client may send by itself, unless the vector has it.
+    fn unscripted(&self, function: &str) -> Option<Reply> {
+        let mut exchanges = self.vector.exchanges.iter();
+        if exchanges.any(|exchange| exchange.on == function) {
+            return None;
+        }
+        match function {
+            "ping" | "health" | "capabilities" => Some(Reply::pong()),
+            "watch" => Some(Reply::silence()),
+            _ => None,
+        }
     }
 
     /// Notes a request that is not HTTP as the protocol has it.
@@ -186,6 +169,27 @@ impl Script {
 }
 
 impl Progress {
+    /// Notes where the request differs from the pattern.
+    fn compare(&mut self, at: &str, pattern: &Pattern, found: &Value) {
+        let mismatches = pattern.mismatches(Some(found), &self.variables);
+        let placed = mismatches.into_iter().map(|mismatch| Mismatch {
+            at: format!("{at} {}", mismatch.at),
+            ..mismatch
+        });
+        self.mismatches.extend(placed);
+    }
+
+    fn capture(&mut self, at: &str, exchange: &Exchange, view: &Value) {
+        for (name, pointer) in &exchange.capture {
+            match view.pointer(pointer) {
+                Some(value) => {
+                    self.variables.insert(name.clone(), value.clone());
+                }
+                None => self.note(&format!("{at} {pointer}"), "a value", "nothing"),
+            }
+        }
+    }
+
     fn note(&mut self, at: &str, expected: &str, found: &str) {
         self.mismatches.push(Mismatch::new(at, expected, found));
     }
