@@ -1,4 +1,4 @@
-//! Test fixtures: processes that end with their test, `forrst serve`, a real Redis (one server, a cluster, or a primary with replicas),
+//! Test fixtures: processes that end with their test, `forrst serve`, a real Redis (one server, a cluster, or a primary with replicas), a real Postgres,
 //! and a proxy between the two that can break connections; and [`history`], which checks whether what locks did is correct.
 //!
 //! Everything except [`asynchronous`] and [`history`] blocks, and panics where a test would. What was started is stopped when it is
@@ -10,22 +10,26 @@
 )]
 
 pub mod asynchronous;
+mod certificates;
 pub mod history;
 mod http;
 mod patience;
+mod port;
+mod postgres;
 mod process;
 mod proxy;
 mod redis;
 mod serve;
 mod wire;
 
+pub use certificates::Certificates;
 pub use http::{post, request};
 pub use patience::{PATIENCE, until, until_for};
+pub use postgres::{PostgresOptions, PostgresServer, SharedPostgres};
 pub use process::Process;
 pub use proxy::{Proxy, Traffic, Way};
 pub use redis::{
-    Certificates, RedisCluster, RedisOptions, RedisReplicas, RedisServer, SharedRedis,
-    redis_program,
+    RedisCluster, RedisOptions, RedisReplicas, RedisServer, SharedRedis, redis_program,
 };
 pub use serve::{Node, Running, Serve};
 pub use wire::{Answer, Lock, Shown, list, moment};

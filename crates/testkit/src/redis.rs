@@ -1,9 +1,8 @@
 //! Runs the installed Redis, or Valkey: one server, a cluster, or a primary with replicas and sentinels.
 
-mod certificates;
 mod clock;
 mod cluster;
-mod port;
+
 mod replicas;
 mod resp;
 mod server;
@@ -12,7 +11,6 @@ mod shared;
 use std::ffi::OsString;
 use std::process::Command;
 
-pub use certificates::Certificates;
 pub use cluster::RedisCluster;
 pub use replicas::RedisReplicas;
 pub use server::{RedisOptions, RedisServer};

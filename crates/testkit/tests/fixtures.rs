@@ -5,7 +5,8 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forrst_testkit::{
-    Proxy, RedisCluster, RedisOptions, RedisReplicas, RedisServer, SharedRedis, Traffic, Way, until,
+    PostgresServer, Proxy, RedisCluster, RedisOptions, RedisReplicas, RedisServer, SharedPostgres,
+    SharedRedis, Traffic, Way, until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -342,4 +343,58 @@ fn subscriptions_can_be_broken_alone() {
     until("no client is subscribed", || {
         server.cli(&["PUBLISH", "news", "1"]) == "0"
     });
+}
+
+#[test]
+fn a_postgres_that_is_killed_keeps_what_it_acknowledged() {
+    let mut server = PostgresServer::start();
+    server.sql("CREATE TABLE kept (number int); INSERT INTO kept VALUES (7)");
+    server.restart();
+    assert_eq!(server.sql("SELECT number FROM kept"), "7");
+}
+
+#[test]
+fn a_standby_follows_and_can_be_promoted() {
+    let server = PostgresServer::start();
+    let standby = server.standby();
+    server.sql("CREATE TABLE kept (number int); INSERT INTO kept VALUES (7)");
+    until("the standby has it", || {
+        standby.ask("SELECT number FROM kept") == Ok("7".to_owned())
+    });
+    server.kill();
+    standby.promote();
+    standby.sql("INSERT INTO kept VALUES (8)");
+}
+
+#[test]
+fn a_shared_postgres_ends_with_its_last_user() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = SharedPostgres::join_in(folder.path());
+    let second = SharedPostgres::join_in(folder.path());
+    assert_eq!(first.url(), second.url());
+    assert_ne!(first.schema(), second.schema());
+    drop(first);
+    assert_eq!(second.sql("SELECT 1"), "1");
+    let port = second.port();
+    drop(second);
+    until("it has ended", || {
+        TcpStream::connect(("127.0.0.1", port)).is_err()
+    });
+}
+
+#[test]
+fn a_postgres_that_is_paused_hangs_until_it_is_resumed() {
+    let server = PostgresServer::start();
+    let mut open = TcpStream::connect(server.address()).unwrap();
+    server.pause();
+    open.set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    // A request for TLS, which is answered with one byte.
+    open.write_all(&[0, 0, 0, 8, 4, 210, 22, 47]).unwrap();
+    let mut answer = [0];
+    assert!(open.read(&mut answer).is_err());
+    server.resume();
+    open.set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    assert_eq!(open.read(&mut answer).unwrap(), 1);
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::certificates::Certificates;
 use super::clock::Clock;
-use super::port::free_port;
 use super::resp::RespConnection;
 use super::{assert_installed, redis_program};
+use crate::certificates::Certificates;
 use crate::patience::until;
+use crate::port::free_port;
 use crate::process::Process;
 
 /// The options of a server. By default it loses nothing that it has acknowledged, as locks need it.

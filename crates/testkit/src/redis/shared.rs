@@ -6,10 +6,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::port::free_port;
 use super::resp::RespConnection;
 use super::{assert_installed, redis_program};
 use crate::patience::until;
+use crate::port::free_port;
 
 /// A Redis that all tests of this build share, each with a separate prefix. For tests that neither break nor configure it.
 ///
