@@ -13,10 +13,16 @@ mod journal;
 #[cfg(feature = "memory")]
 mod memory;
 mod open;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(any(feature = "embedded", feature = "memory"))]
+#[cfg(any(feature = "embedded", feature = "postgres"))]
+mod reply;
+#[cfg(any(feature = "embedded", feature = "memory", feature = "postgres"))]
 mod report;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod server_clock;
 #[cfg(feature = "memory")]
 mod sync;
 #[cfg(any(feature = "embedded", feature = "memory"))]
@@ -27,5 +33,7 @@ pub use embedded::{Durability, EmbeddedError, EmbeddedOptions, EmbeddedStore};
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
 pub use open::{OpenError, OpenOptions, STORE_TIMEOUT, open, url_without_secrets};
+#[cfg(feature = "postgres")]
+pub use postgres::{ConnectError, PostgresError, PostgresOptions, PostgresStore};
 #[cfg(feature = "redis")]
 pub use redis::{RedisError, RedisOptions, RedisStore};

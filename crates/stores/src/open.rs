@@ -1,6 +1,6 @@
 //! Opens the store that a URL names, and waits for it if it is not up yet.
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 mod waiting;
 
 use std::sync::Arc;
@@ -17,14 +17,17 @@ pub const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct OpenOptions {
     /// How long a call to the store takes at most. Then it fails, and the error says whether it may have run.
     pub store_timeout: Duration,
-    /// How long [`open`] waits for a store that is not up yet, instead of failing at once. Only Redis is waited for: the other stores
-    /// are part of this process. Zero by default.
+    /// How long [`open`] waits for a store that is not up yet, instead of failing at once. Only Postgres and Redis are waited for: the
+    /// other stores are part of this process. Zero by default.
     pub store_wait: Duration,
     /// How long a release is remembered, in every kind of store.
     pub release_memory: ReleaseMemory,
     /// Which crashes the embedded store survives.
     #[cfg(feature = "embedded")]
     pub durability: crate::Durability,
+    /// The options of a Postgres store.
+    #[cfg(feature = "postgres")]
+    pub postgres: crate::PostgresOptions,
     /// The options of a Redis store.
     #[cfg(feature = "redis")]
     pub redis: crate::RedisOptions,
@@ -38,6 +41,8 @@ impl Default for OpenOptions {
             release_memory: ReleaseMemory::default(),
             #[cfg(feature = "embedded")]
             durability: crate::Durability::default(),
+            #[cfg(feature = "postgres")]
+            postgres: crate::PostgresOptions::default(),
             #[cfg(feature = "redis")]
             redis: crate::RedisOptions::default(),
         }
@@ -49,7 +54,7 @@ impl Default for OpenOptions {
 pub enum OpenError {
     /// There is no store of this kind.
     #[error(
-        "there is no store `{0}`: the stores are `embedded:FOLDER`, `memory:` and `redis://HOST:PORT`"
+        "there is no store `{0}`: the stores are `embedded:FOLDER`, `memory:`, `postgres://HOST/DATABASE` and `redis://HOST:PORT`"
     )]
     Unknown(String),
     /// The URL of an embedded store names no folder.
@@ -59,6 +64,10 @@ pub enum OpenError {
     #[cfg(feature = "embedded")]
     #[error(transparent)]
     Embedded(#[from] crate::EmbeddedError),
+    /// The Postgres cannot be used.
+    #[cfg(feature = "postgres")]
+    #[error(transparent)]
+    Postgres(#[from] crate::PostgresError),
     /// The Redis cannot be used.
     #[cfg(feature = "redis")]
     #[error(transparent)]
@@ -77,6 +86,8 @@ impl OpenError {
     /// Whether the store may just be starting, so that [`OpenOptions::store_wait`] helps.
     pub fn is_worth_waiting(&self) -> bool {
         match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(error) => error.is_temporary(),
             #[cfg(feature = "redis")]
             Self::Redis(error) => error.is_temporary(),
             _ => false,
@@ -84,10 +95,11 @@ impl OpenError {
     }
 }
 
-/// Opens the store that a URL names: `embedded:FOLDER`, `memory:`, or `redis://HOST:PORT`, with other schemes for TLS (`rediss`),
+/// Opens the store that a URL names: `embedded:FOLDER`, `memory:`, `postgres://HOST/DATABASE`, or
+/// `redis://HOST:PORT`, with other schemes for TLS (`rediss`),
 /// clusters (`redis-cluster`) and sentinels (`redis-sentinel`).
 ///
-/// With [`OpenOptions::store_wait`], connecting to a Redis that is not up yet is retried, at first after about 100 ms and later every
+/// With [`OpenOptions::store_wait`], connecting to a server that is not up yet is retried, at first after about 100 ms and later every
 /// second, and the error is logged. Drop the future to stop waiting.
 ///
 /// # Errors
@@ -109,6 +121,17 @@ pub async fn open(url: &str, options: &OpenOptions) -> Result<Arc<dyn LockStore>
                 timeout: options.store_timeout,
             };
             Ok(Arc::new(crate::EmbeddedStore::open(folder, &embedded)?))
+        }
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", _)) => {
+            let postgres = crate::PostgresOptions {
+                release_memory: options.release_memory,
+                timeout: options.store_timeout,
+                ..options.postgres.clone()
+            };
+            let open = async || Ok(crate::PostgresStore::open(url, &postgres).await?);
+            let store = waiting::until_open(url, options.store_wait, open).await?;
+            Ok(Arc::new(store))
         }
         #[cfg(feature = "redis")]
         Some((scheme, _)) if scheme.starts_with("redis") || scheme.starts_with("valkey") => {

@@ -5,7 +5,7 @@
 //! notified by the others through its own channel ([`listener`]), and detects by itself that it may have missed something ([`upkeep`]).
 
 mod batches;
-mod clock;
+
 mod cluster;
 mod command;
 mod connect;

@@ -147,7 +147,7 @@ pub struct Withdrawal {
     pub until: Timestamp,
 }
 
-/// What a durable store writes of a key. Waiting claims are left out: after a restart, their callers have lost the connection.
+/// What a durable store writes of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeySnapshot {
     /// The leases.
@@ -156,6 +156,9 @@ pub struct KeySnapshot {
     pub releases: Vec<Release>,
     /// The withdrawn attempts that are remembered, the newest last.
     pub withdrawals: Vec<Withdrawal>,
+    /// The claims that wait, the next one first. Empty in a store of one process: after a restart, their callers have lost the
+    /// connection.
+    pub queue: Vec<Waiting>,
 }
 
 impl Key {
@@ -173,7 +176,7 @@ impl Key {
         }
     }
 
-    /// Restores a key, with an empty queue; `None` if its leases are not compatible.
+    /// Restores a key; `None` if its leases are not compatible, or its queue is not in order.
     pub fn restored(name: LockName, snapshot: KeySnapshot) -> Option<Self> {
         let mut key = Self::new(name);
         for holder in snapshot.holders {
@@ -183,6 +186,13 @@ impl Key {
             }
             key.insert(holder);
         }
+        let is_sorted = |one: &Waiting, next: &Waiting| one.position < next.position;
+        if !snapshot.queue.is_sorted_by(is_sorted) {
+            return None;
+        }
+        let sets = snapshot.queue.iter().filter(|it| it.claim.locks.is_set());
+        key.sets += sets.count();
+        key.queue = snapshot.queue.into();
         key.releases = snapshot.releases.into();
         key.withdrawals = snapshot.withdrawals;
         Some(key)

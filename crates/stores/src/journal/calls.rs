@@ -4,7 +4,7 @@
 //! it may have been made.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::{Engine, Journal, Start};
+use crate::reply::{AnswerReceiver, Reply};
 use crate::table::Table;
 
 /// The limits of calls to the engine.
@@ -63,8 +64,6 @@ impl Message {
     }
 }
 
-type AnswerReceiver<T> = oneshot::Receiver<Result<T, StoreError>>;
-
 /// A read of the table.
 pub(super) trait Read: Send {
     /// The key that it reads; `None` if it reads all of them.
@@ -98,26 +97,6 @@ where
         let Self { read, to, .. } = *self;
         // The caller may have given up.
         let _ = to.send(Ok(read(table, now)));
-    }
-}
-
-/// The sender of the answer to a change.
-pub(super) struct Reply<T> {
-    to: oneshot::Sender<Result<T, StoreError>>,
-    /// Set by the engine when it begins the change, or by the caller when it gives up: whichever is first.
-    is_claimed: Arc<AtomicBool>,
-}
-
-impl<T> Reply<T> {
-    fn new() -> (Self, AnswerReceiver<T>) {
-        let (to, answer) = oneshot::channel();
-        let is_claimed = Arc::default();
-        (Self { to, is_claimed }, answer)
-    }
-
-    /// Claims the change for the engine; `None` if the caller has given up, and got the error that nothing was done.
-    pub(super) fn begin(self) -> Option<oneshot::Sender<Result<T, StoreError>>> {
-        (!self.is_claimed.swap(true, Ordering::AcqRel)).then_some(self.to)
     }
 }
 
@@ -264,10 +243,9 @@ impl Calls {
     /// Queues a change. It is made even if its future is dropped, unless the caller got [`StoreError::NotDone`].
     async fn change<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T, StoreError> {
         let (reply, answer) = Reply::new();
-        let is_claimed = reply.is_claimed.clone();
+        let give_up = reply.give_up();
         self.send(message(reply))?;
-        self.wait(answer, || is_claimed.swap(true, Ordering::AcqRel))
-            .await
+        self.wait(answer, give_up).await
     }
 
     fn send(&self, message: Message) -> Result<(), StoreError> {

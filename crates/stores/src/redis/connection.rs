@@ -15,9 +15,9 @@ use fred::types::{Builder, ClusterHash, CustomCommand, Value};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::clock::ServerClock;
 use super::connect::RunningClient;
 pub(super) use super::connections::Connections;
+use crate::server_clock::ServerClock;
 
 /// Tells a command that was not sent from one that fred has cancelled: the kind of both errors is `Canceled`.
 pub(super) const NOT_CONNECTED: &str = "not connected to Redis";

@@ -3,6 +3,7 @@
 
 mod embedded;
 mod memory;
+mod postgres;
 mod redis;
 mod redis_commands;
 mod redis_faults;

@@ -1,4 +1,4 @@
-//! Two stores on one Redis that act as one: calls alternate between them.
+//! Two stores on one server that act as one: calls alternate between them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,18 +10,17 @@ use forrst_lock::{
     Answer, Capabilities, ListError, ListRequest, LockName, LockStatus, LockStore, Node, Page,
     Secret, StoreError, Ticket, Waiter,
 };
-use forrst_stores::RedisStore;
 
 #[derive(Debug)]
-pub(crate) struct TwoNodes {
-    nodes: [RedisStore; 2],
+pub(crate) struct TwoNodes<S> {
+    nodes: [S; 2],
     turn: AtomicUsize,
     /// Which node made each call, because only that one can abandon it.
     calls: Mutex<HashMap<Ticket, usize>>,
 }
 
-impl TwoNodes {
-    pub(crate) fn new(nodes: [RedisStore; 2]) -> Self {
+impl<S> TwoNodes<S> {
+    pub(crate) fn new(nodes: [S; 2]) -> Self {
         Self {
             nodes,
             turn: AtomicUsize::new(0),
@@ -33,18 +32,18 @@ impl TwoNodes {
         self.turn.fetch_add(1, Ordering::Relaxed) % 2
     }
 
-    fn next(&self) -> &RedisStore {
+    fn next(&self) -> &S {
         &self.nodes[self.turn()]
     }
 
-    fn node_of(&self, ticket: Ticket) -> &RedisStore {
+    fn node_of(&self, ticket: Ticket) -> &S {
         let node = self.calls.lock().unwrap().get(&ticket).copied();
         &self.nodes[node.unwrap_or(0)]
     }
 }
 
 #[async_trait]
-impl LockStore for TwoNodes {
+impl<S: LockStore> LockStore for TwoNodes<S> {
     fn capabilities(&self) -> Capabilities {
         self.nodes[0].capabilities()
     }

@@ -13,7 +13,7 @@ const DRIFT: i128 = 1000;
 const MICROS: i128 = 1000;
 
 #[derive(Debug)]
-pub(super) struct ServerClock {
+pub(crate) struct ServerClock {
     /// The zero of our time, which is in microseconds.
     base: Instant,
     bounds: Mutex<Bounds>,
@@ -42,7 +42,7 @@ impl Bounds {
 
 impl ServerClock {
     /// A clock with the bounds of the first answer that carried the server's time.
-    pub(super) fn new(sent: Instant, received: Instant, now: Timestamp) -> Self {
+    pub(crate) fn new(sent: Instant, received: Instant, now: Timestamp) -> Self {
         let base = sent;
         Self {
             base,
@@ -51,7 +51,7 @@ impl ServerClock {
     }
 
     /// Narrows the bounds by an answer that carried the server's time, which the server read between these two instants.
-    pub(super) fn observe(&self, sent: Instant, received: Instant, now: Timestamp) {
+    pub(crate) fn observe(&self, sent: Instant, received: Instant, now: Timestamp) {
         let sent = micros_since(self.base, sent);
         let new = observed(sent, micros_since(self.base, received), now);
         let mut bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +68,7 @@ impl ServerClock {
 
     /// Until when, by its clock, the server may begin a command that was sent at `sent` and times out after `timeout`: as long as its
     /// clock reads this or less, the command has not timed out here.
-    pub(super) fn not_after(&self, sent: Instant, timeout: Duration) -> Timestamp {
+    pub(crate) fn not_after(&self, sent: Instant, timeout: Duration) -> Timestamp {
         let given_up = micros_since(self.base, sent + timeout);
         let earliest = given_up + self.bounds().widened(given_up).lower;
         // The server's clock shows whole milliseconds, rounded down.
@@ -76,7 +76,7 @@ impl ServerClock {
     }
 
     /// A pair to convert the server's times with: at that instant, its clock showed at most that time.
-    pub(super) fn reading(&self) -> Reading {
+    pub(crate) fn reading(&self) -> Reading {
         let Bounds { upper, at, .. } = self.bounds();
         let since_base = Duration::from_micros(u64::try_from(at).unwrap_or(0));
         let latest = at + upper;
