@@ -25,7 +25,7 @@ pub enum Way {
 pub enum Traffic {
     /// All connections.
     All,
-    /// Connections that have subscribed to a channel of Redis.
+    /// Connections that have subscribed to a channel, of Redis or of Postgres.
     Subscriptions,
 }
 
@@ -51,9 +51,17 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    /// The URL for `--store`.
+    /// The URL for `--store`, of a Redis.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
+    }
+
+    /// The URL for `--store`, of a Postgres fixture.
+    pub fn postgres_url(&self) -> String {
+        format!(
+            "postgres://forrst@{}/postgres?sslmode=disable",
+            self.address
+        )
     }
 
     /// Host and port.

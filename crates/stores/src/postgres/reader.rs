@@ -1,13 +1,13 @@
 //! The connection for everything that is not a step: reads, heartbeats and checks. It is made again when it breaks.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use forrst_lock::model::Key;
+use forrst_lock::model::{Key, Waiting};
 use forrst_lock::{
     Answer, Counts, ListError, ListRequest, LockName, LockStatus, NodeId, Page, StoreError,
     Timestamp, Waiter,
 };
+use futures_util::future::try_join;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tokio_postgres::types::{ToSql, Type};
@@ -15,8 +15,9 @@ use tokio_postgres::{Error, Row as SqlRow};
 
 use super::connect::{Connection, Connector, message_of};
 use super::row::Row;
+use super::rows::Moment;
 use super::schema::Schema;
-use super::transaction::{NODE_TTL, NOW};
+use super::transaction::{NODE_TTL, NOW, read_moment};
 
 #[derive(Debug)]
 pub(super) struct Reader {
@@ -27,6 +28,7 @@ pub(super) struct Reader {
 
 #[derive(Debug)]
 struct Statements {
+    moment: String,
     by_name: String,
     list: String,
     counts: String,
@@ -35,10 +37,30 @@ struct Statements {
 
 type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// A key as it is read, and the nodes that are alive.
-pub(super) struct Read {
-    pub(super) key: Key,
-    pub(super) now: Timestamp,
+/// Keys as they are read.
+pub(super) struct Reads {
+    pub(super) keys: Vec<Key>,
+    pub(super) moment: Moment,
+}
+
+impl Reads {
+    /// Whether a claim is not only of dead nodes.
+    fn is_live(&self, waiting: &Waiting) -> bool {
+        let Some(alive) = &self.moment.alive else {
+            return true;
+        };
+        let mut nodes = waiting.calls.iter().map(|call| call.node.as_ref());
+        nodes.any(|node| node.is_none_or(|node| alive.contains(node)))
+    }
+
+    /// What is shown of a key: claims of dead nodes do not count.
+    fn status(&self, key: &Key) -> LockStatus {
+        let live = key.queue().iter().filter(|waiting| self.is_live(waiting));
+        LockStatus {
+            waiters: live.count(),
+            ..LockStatus::new(key, self.moment.now)
+        }
+    }
 }
 
 impl Reader {
@@ -48,14 +70,12 @@ impl Reader {
             connector,
             connection: Mutex::default(),
             statements: Statements {
-                // One row for each name, so that the time is there even if the lock is not.
+                moment: schema.sql(&read_moment()),
                 by_name: statement(
-                    "SELECT n.name, l.state::text, {now}
-                     FROM unnest($1::text[]) AS n (name)
-                     LEFT JOIN {schema}.locks AS l ON l.name = n.name",
+                    "SELECT name, state::text FROM {schema}.locks WHERE name = ANY($1::text[])",
                 ),
                 list: statement(
-                    "SELECT name, state::text, {now} FROM {schema}.locks
+                    "SELECT name, state::text FROM {schema}.locks
                      WHERE holders > 0 AND name >= $1 AND name > $2
                      AND ($3::text IS NULL OR name < $3) ORDER BY name LIMIT $4",
                 ),
@@ -126,31 +146,45 @@ impl Reader {
             .await
     }
 
-    /// These keys, all as of the same moment. A key that has no row is vacant.
-    pub(super) async fn read(
+    /// Runs a query for names and states, and reads the time after it, in one round trip.
+    async fn keys(
         &self,
-        names: &[LockName],
-    ) -> Result<HashMap<LockName, Read>, StoreError> {
-        let texts: Vec<&str> = names.iter().map(LockName::as_str).collect();
-        let rows = self
-            .rows(&self.statements.by_name, &[(&texts, Type::TEXT_ARRAY)])
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Reads, StoreError> {
+        let (rows, moment) = self
+            .with(|it| async move {
+                let rows = it.client.query_typed(statement, parameters);
+                let moment = it.client.query_typed_one(&self.statements.moment, &[]);
+                try_join(rows, moment).await
+            })
             .await?;
-        let rows = rows.iter().map(|row| {
-            let read = read(row)?;
-            Ok((read.key.name().clone(), read))
+        let keys = rows.iter().map(|row| {
+            let name: &str = row.get(0);
+            let bad = |_| StoreError::NotDone(format!("`{name}` is not the name of a lock").into());
+            let name = LockName::parse(name).map_err(bad)?;
+            Ok(Row::read(name, row.get(1), None)?.key)
         });
-        rows.collect()
+        Ok(Reads {
+            keys: keys.collect::<Result<_, StoreError>>()?,
+            moment: Moment::read(&moment),
+        })
     }
 
-    async fn read_one(&self, name: &LockName) -> Result<Read, StoreError> {
-        let mut read = self.read(std::slice::from_ref(name)).await?;
-        let missing = || StoreError::NotDone("Postgres did not answer with a row".into());
-        read.remove(name).ok_or_else(missing)
+    /// Those of these keys that have a row.
+    pub(super) async fn read(&self, names: &[LockName]) -> Result<Reads, StoreError> {
+        let texts: Vec<&str> = names.iter().map(LockName::as_str).collect();
+        let parameters: [Parameter<'_>; 1] = [(&texts, Type::TEXT_ARRAY)];
+        self.keys(&self.statements.by_name, &parameters).await
     }
 
     pub(super) async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError> {
-        let Read { key, now } = self.read_one(name).await?;
-        let outcome = LockStatus::new(&key, now);
+        let reads = self.read(std::slice::from_ref(name)).await?;
+        let now = reads.moment.now;
+        let outcome = match reads.keys.first() {
+            Some(key) => reads.status(key),
+            None => LockStatus::new(&Key::new(name.clone()), now),
+        };
         Ok(Answer { outcome, now })
     }
 
@@ -159,10 +193,13 @@ impl Reader {
         name: &LockName,
         limit: usize,
     ) -> Result<Answer<Vec<Waiter>>, StoreError> {
-        let Read { key, now } = self.read_one(name).await?;
-        let waiting = key.queue().iter().take(limit).map(Waiter::from);
-        let outcome = waiting.collect();
-        Ok(Answer { outcome, now })
+        let reads = self.read(std::slice::from_ref(name)).await?;
+        let queue = reads.keys.first().into_iter().flat_map(Key::queue);
+        let live = queue.filter(|waiting| reads.is_live(waiting));
+        Ok(Answer {
+            outcome: live.take(limit).map(Waiter::from).collect(),
+            now: reads.moment.now,
+        })
     }
 
     /// A page of held locks, by name.
@@ -172,42 +209,27 @@ impl Reader {
             .map_or(String::new(), |name| name.to_string());
         let end = after_all(&request.prefix);
         let limit = request.limit.max(1);
+        let count = i64::try_from(limit + 1).unwrap_or(i64::MAX);
         let mut locks = Vec::new();
         let mut first_read = None;
         loop {
-            let count = i64::try_from(limit + 1).unwrap_or(i64::MAX);
             let parameters: [Parameter<'_>; 4] = [
                 (&request.prefix, Type::TEXT),
                 (&after, Type::TEXT),
                 (&end, Type::TEXT),
                 (&count, Type::INT8),
             ];
-            let rows = self.rows(&self.statements.list, &parameters).await?;
-            let is_last = rows.len() <= limit;
-            for row in &rows {
-                let Read { key, now } = read(row)?;
-                first_read.get_or_insert(now);
-                let status = LockStatus::new(&key, now);
-                after = key.name().to_string();
-                if status.holder_count > 0 {
-                    locks.push(status);
-                }
-            }
-            // Leases that have expired since are not shown, so a page may need more rows.
-            if is_last || locks.len() > limit {
-                break;
+            let reads = self.keys(&self.statements.list, &parameters).await?;
+            let now = *first_read.get_or_insert(reads.moment.now);
+            let held = reads.keys.iter().map(|key| reads.status(key));
+            locks.extend(held.filter(|status| status.holder_count > 0));
+            let last = reads.keys.last();
+            // Leases that have expired are not shown, so a page may need more rows.
+            match last.filter(|_| reads.keys.len() > limit && locks.len() <= limit) {
+                Some(last) => after = last.name().to_string(),
+                None => return Ok(Page::cut(locks, limit, now)),
             }
         }
-        let now = match first_read {
-            Some(now) => now,
-            None => self.now().await?,
-        };
-        Ok(Page::cut(locks, limit, now))
-    }
-
-    async fn now(&self) -> Result<Timestamp, StoreError> {
-        let rows = self.rows(&format!("SELECT {NOW}"), &[]).await?;
-        Ok(timestamp(rows.first().map_or(0, |row| row.get(0))))
     }
 
     pub(super) async fn counts(&self) -> Result<Counts, StoreError> {
@@ -233,20 +255,6 @@ impl Reader {
             .filter_map(|row| LockName::parse(row.get(0)).ok());
         Ok(names.collect())
     }
-}
-
-fn read(row: &SqlRow) -> Result<Read, StoreError> {
-    let (name, state): (&str, Option<String>) = (row.get(0), row.get(1));
-    let bad = |_| StoreError::NotDone(format!("`{name}` is not the name of a lock").into());
-    let name = LockName::parse(name).map_err(bad)?;
-    let key = match state {
-        Some(state) => Row::read(name, state, None)?.key,
-        None => Key::new(name),
-    };
-    Ok(Read {
-        key,
-        now: timestamp(row.get(2)),
-    })
 }
 
 pub(super) fn timestamp(millis: i64) -> Timestamp {

@@ -59,6 +59,15 @@ pub(super) enum Failure {
 /// The current time of the server in whole milliseconds, rounded down.
 pub(super) const NOW: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
+/// The statement that reads a [`Moment`], without the name of the schema.
+pub(super) fn read_moment() -> String {
+    format!(
+        "SELECT {NOW}, s.fence_floor, s.grace_until, n.ids, n.seen \
+         FROM {{schema}}.store AS s, \
+         (SELECT array_agg(id) AS ids, array_agg(seen) AS seen FROM {{schema}}.nodes) AS n"
+    )
+}
+
 impl Statements {
     /// `timeout` is how long a transaction may take.
     ///
@@ -74,11 +83,6 @@ impl Statements {
                  SET LOCAL idle_in_transaction_session_timeout = {timeout}"
             )
         };
-        let read_moment = format!(
-            "SELECT {NOW}, s.fence_floor, s.grace_until, n.ids, n.seen \
-             FROM {{schema}}.store AS s, \
-             (SELECT array_agg(id) AS ids, array_agg(seen) AS seen FROM {{schema}}.nodes) AS n"
-        );
         Self {
             begin: begin((timeout / 4).min(LOCK_TIMEOUT.as_millis())),
             begin_briefly: begin(BRIEF_LOCK_TIMEOUT.as_millis()),
@@ -93,7 +97,7 @@ impl Statements {
                 "SELECT name, state::text, fence, due FROM {schema}.locks \
                  WHERE name = ANY($1::text[]) ORDER BY name FOR UPDATE",
             ),
-            read_moment: schema.sql(&read_moment),
+            read_moment: schema.sql(&read_moment()),
             write: schema.sql(
                 "UPDATE {schema}.locks AS l SET state = n.state::json, fence = n.fence, \
                  due = n.due, holders = n.holders, leases = n.leases, waiters = n.waiters \
@@ -155,8 +159,8 @@ impl<'a> Transaction<'a> {
         inserted.map_err(|error| failed(&error))?;
         let locked = locked.map_err(|error| failed(&error))?;
         let read = read.map_err(|error| failed(&error))?;
-        let now: i64 = read.get(0);
-        let now = Timestamp::from_millis(u64::try_from(now).unwrap_or(0));
+        let moment = Moment::read(&read);
+        let now = moment.now;
         match clock {
             Some(clock) => clock.observe(sent, received, now),
             None => *clock = Some(ServerClock::new(sent, received, now)),
@@ -178,7 +182,7 @@ impl<'a> Transaction<'a> {
             statements,
             deadline,
             rows,
-            moment: moment(&read, now),
+            moment,
         })
     }
 
@@ -316,23 +320,24 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// The time, and which nodes are alive.
-fn moment(read: &tokio_postgres::Row, now: Timestamp) -> Moment {
-    let (floor, grace_until): (i64, i64) = (read.get(1), read.get(2));
-    let ids: Option<Vec<String>> = read.get(3);
-    let seen: Option<Vec<i64>> = read.get(4);
-    let (ids, seen) = (ids.unwrap_or_default(), seen.unwrap_or_default());
-    let millis = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
-    let before = |ago: Duration| millis - i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);
-    let newest = seen.iter().max().copied().unwrap_or(0);
-    let is_known = grace_until <= millis && newest > before(NODE_SILENCE);
-    let alive = ids.iter().zip(seen);
-    let alive = alive.filter(|(_, seen)| *seen > before(NODE_TTL));
-    let alive = alive.map(|(id, _)| NodeId::new(id));
-    Moment {
-        now,
-        alive: is_known.then(|| alive.collect()),
-        fence_floor: u64::try_from(floor).unwrap_or(0),
+impl Moment {
+    /// Reads the row that [`read_moment`] returns.
+    pub(super) fn read(row: &tokio_postgres::Row) -> Self {
+        let (millis, floor, grace_until): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
+        let ids: Option<Vec<String>> = row.get(3);
+        let seen: Option<Vec<i64>> = row.get(4);
+        let (ids, seen) = (ids.unwrap_or_default(), seen.unwrap_or_default());
+        let before = |ago: Duration| millis - i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);
+        let newest = seen.iter().max().copied().unwrap_or(0);
+        let is_known = grace_until <= millis && newest > before(NODE_SILENCE);
+        let alive = ids.iter().zip(seen);
+        let alive = alive.filter(|(_, seen)| *seen > before(NODE_TTL));
+        let alive = alive.map(|(id, _)| NodeId::new(id));
+        Self {
+            now: Timestamp::from_millis(u64::try_from(millis).unwrap_or(0)),
+            alive: is_known.then(|| alive.collect()),
+            fence_floor: u64::try_from(floor).unwrap_or(0),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The background work of a node: it shows that it lives, notices when others die, and compares the calls that wait here with the rows.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -121,14 +121,17 @@ async fn poll_once(link: &Link) -> Result<(), StoreError> {
     let waiting = link.waiting.by_name();
     let names: Vec<LockName> = waiting.keys().cloned().collect();
     for names in names.chunks(POLLED_AT_ONCE) {
-        let read = link.reader.read(names).await?;
+        let reads = link.reader.read(names).await?;
+        let keys = reads.keys.iter().map(|key| (key.name(), key));
+        let keys: HashMap<&LockName, &Key> = keys.collect();
         let (mut missing, mut due) = (Vec::new(), Vec::new());
-        for (name, read) in read {
-            let calls = waiting.get(&name).into_iter().flatten();
-            let calls = calls.filter(|(_, ticket)| !is_waiting(&read.key, *ticket));
-            missing.extend(calls.copied());
-            if is_due(&read.key, read.now) {
-                due.push(name);
+        for name in names {
+            let key = keys.get(name);
+            let calls = waiting.get(name).into_iter().flatten();
+            let is_missing = |ticket: Ticket| key.is_none_or(|key| !is_waiting(key, ticket));
+            missing.extend(calls.copied().filter(|(_, ticket)| is_missing(*ticket)));
+            if key.is_some_and(|key| is_due(key, reads.moment.now)) {
+                due.push(name.clone());
             }
         }
         // In the order of arrival: the first that rejoins may get the lock.

@@ -184,7 +184,9 @@ impl Link {
 }
 
 fn subscribes(bytes: &[u8]) -> bool {
-    let word = b"SUBSCRIBE";
-    let mut windows = bytes.windows(word.len());
-    windows.any(|window| window.eq_ignore_ascii_case(word))
+    let contains = |word: &str| {
+        let mut windows = bytes.windows(word.len());
+        windows.any(|window| window.eq_ignore_ascii_case(word.as_bytes()))
+    };
+    contains("SUBSCRIBE") || contains("LISTEN ")
 }

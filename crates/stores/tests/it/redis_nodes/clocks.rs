@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use forrst_lock::{LeaseGuard, LockStore, LockStoreExt};
-use forrst_stores::RedisStore;
+use forrst_lock::{Config, LeaseGuard, LockService, LockStore, LockStoreExt};
 use forrst_testkit::{RedisOptions, RedisReplicas};
 
 use crate::redis_faults::fixture::{held, name, take, until};
 use crate::redis_nodes::fixture::{
-    HOUR, WaitingNode, all_wait, are_served_in_turn, guard, guard_of, join_queue, open_at, request,
-    service, ttl, wait_in_turn,
+    HOUR, all_wait, are_served_in_turn, guard, guard_of, join_queue, open_at, request, ttl,
+    two_nodes, wait_in_turn,
 };
 
 const CALLS: usize = 20;
@@ -38,7 +37,7 @@ fn lasts_its_ttl(guard: &LeaseGuard) {
 }
 
 /// Sentinels may still close connections after the promotion.
-async fn force_release(store: &RedisStore) {
+async fn force_release(store: &dyn LockStore) {
     until("it is forced", async || {
         store.force_release(&name("k"), None).await.is_ok()
     })
@@ -47,8 +46,9 @@ async fn force_release(store: &RedisStore) {
 
 async fn survive_a_fail_over_to(options: RedisOptions) {
     let mut replicas = RedisReplicas::start_with(RedisOptions::default(), vec![options], 3);
-    let nodes = WaitingNode::two(&replicas.url()).await;
-    let services = [service(&nodes[0].store), service(&nodes[1].store)];
+    let nodes = two_nodes(&replicas.url()).await;
+    let services =
+        [0, 1].map(|node| LockService::new(nodes[node].store.clone(), Config::default()));
     take(&nodes[0].store, "k").await;
     let first = guard(&services[0], request("s", "a", HOUR)).await;
     let mut waiting = wait_in_turn(&nodes, "k", CALLS).await;
@@ -72,7 +72,7 @@ async fn survive_a_fail_over_to(options: RedisOptions) {
     assert!(all_wait(&mut waiting));
     assert!(!task.is_finished());
 
-    force_release(&nodes[1].store).await;
+    force_release(&*nodes[1].store).await;
     for (lease, reading) in are_served_in_turn(&nodes, waiting).await {
         let left = lease.expires_at.remaining(reading.now);
         assert!((LEFT..=TTL).contains(&left), "{left:?}");
@@ -107,11 +107,11 @@ async fn a_server_whose_clock_is_behind_takes_over() {
 async fn the_first_command_at_a_server_whose_clock_is_ahead_passes_over_no_call() {
     let ahead = RedisOptions::default().clock_ahead(DIFFERENCE);
     let mut replicas = RedisReplicas::start_with(RedisOptions::default(), vec![ahead], 3);
-    let nodes = WaitingNode::two(&replicas.url()).await;
+    let nodes = two_nodes(&replicas.url()).await;
     take(&nodes[0].store, "k").await;
     let waiting = wait_in_turn(&nodes, "k", CALLS).await;
     fail_over(&mut replicas);
     let new = open_at(&replicas.replicas()[0].url()).await;
-    force_release(&new).await;
+    force_release(&*new).await;
     are_served_in_turn(&nodes, waiting).await;
 }

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use forrst_lock::{LockService, LockStore, Locks, Share};
+use forrst_lock::{LockService, Locks, Share};
 use forrst_testkit::{Proxy, RedisServer, Traffic};
 use tokio::time::timeout;
 
 use crate::redis_faults::fixture::{PATIENCE, call, granted, inspect, name, release, take, until};
 use crate::redis_nodes::fixture::{
-    HOUR, WaitingNode, guard, guard_of, join_queue, open_at, request, service,
+    HOUR, guard, guard_of, join_queue, open_at, request, service, two_nodes,
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_a_dead_node_are_not_counted_as_waiting() {
     let redis = RedisServer::start();
-    let [stays, dies] = WaitingNode::two(&redis.url()).await;
+    let [stays, dies] = two_nodes(&redis.url()).await;
     let lease = take(&stays.store, "k").await;
     for number in 0..5 {
         dies.wait(call("k", &number.to_string())).await;
@@ -35,7 +35,7 @@ async fn calls_of_a_dead_node_are_not_counted_as_waiting() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_behind_that_of_a_dead_node_waits_only_while_that_node_counts_as_alive() {
     let redis = RedisServer::start();
-    let [stays, dies] = WaitingNode::two(&redis.url()).await;
+    let [stays, dies] = two_nodes(&redis.url()).await;
     // A dead node's claim for both keys reserves the free one.
     let held = take(&stays.store, "{t}held").await;
     let mut set = call("{t}held", "dead");

@@ -4,7 +4,7 @@ use forrst_testkit::{Proxy, RedisServer, Traffic, Way};
 use tokio::time::timeout;
 
 use crate::redis_faults::fixture::{PATIENCE, call, granted, release, take};
-use crate::redis_nodes::fixture::{WaitingNode, Woken, open_at};
+use crate::redis_nodes::fixture::{WaitingNode, Woken, open_at, two_nodes};
 
 async fn is_granted(node: &WaitingNode, woken: Woken) {
     let (wake, _) = timeout(PATIENCE, woken)
@@ -17,7 +17,7 @@ async fn is_granted(node: &WaitingNode, woken: Woken) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hand_over_while_subscriptions_are_killed_reaches_its_call() {
     let redis = RedisServer::start();
-    let [one, other] = WaitingNode::two(&redis.url()).await;
+    let [one, other] = two_nodes(&redis.url()).await;
     for round in 0..5 {
         let key = format!("k{round}");
         let lease = take(&other.store, &key).await;

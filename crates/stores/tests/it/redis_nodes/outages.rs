@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use forrst_lock::{LockStore, LockStoreExt};
+use forrst_lock::LockStoreExt;
 use forrst_testkit::RedisServer;
 use tokio::time::sleep;
 
 use crate::redis_faults::fixture::{held, inspect, name, take, until};
 use crate::redis_nodes::fixture::{
-    WaitingNode, all_wait, are_served_in_turn, commands, open_at, wait_in_turn,
+    all_wait, are_served_in_turn, commands, open_at, two_nodes, wait_in_turn,
 };
 
 const CALLS: usize = 100;
@@ -25,7 +25,7 @@ async fn stand_still(redis: &RedisServer) {
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_two_nodes_are_served_in_turn_after_an_outage() {
     let redis = RedisServer::start();
-    let nodes = WaitingNode::two(&redis.url()).await;
+    let nodes = two_nodes(&redis.url()).await;
     let lease = take(&nodes[0].store, "k").await;
     let mut waiting = wait_in_turn(&nodes, "k", CALLS).await;
     stand_still(&redis).await;
@@ -49,7 +49,7 @@ async fn calls_of_two_nodes_are_served_in_turn_after_an_outage() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_command_after_an_outage_passes_over_no_call() {
     let redis = RedisServer::start();
-    let nodes = WaitingNode::two(&redis.url()).await;
+    let nodes = two_nodes(&redis.url()).await;
     let lease = take(&nodes[0].store, "k").await;
     let waiting = wait_in_turn(&nodes, "k", 10).await;
     stand_still(&redis).await;
@@ -63,7 +63,7 @@ async fn the_first_command_after_an_outage_passes_over_no_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_rejoin_lost_queues_in_batches() {
     let redis = RedisServer::start();
-    let nodes = WaitingNode::two(&redis.url()).await;
+    let nodes = two_nodes(&redis.url()).await;
     let mut waiting = Vec::new();
     for number in 0..CALLS {
         let key = format!("k{number}");

@@ -1,0 +1,4 @@
+//! A Postgres that fails, and one that is not fit for locks.
+
+mod blocked;
+mod late_commits;
