@@ -17,6 +17,7 @@ mod options;
 mod output;
 mod run;
 mod serve;
+mod store;
 mod time;
 #[cfg(feature = "otlp")]
 mod traces;
@@ -72,6 +73,9 @@ enum Command {
     /// Make API keys for `forrst serve --auth-file`.
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// Check a store, and create its tables.
+    #[command(subcommand)]
+    Store(store::StoreCommand),
     Completions(completions::CompletionsArguments),
     Man(man::ManArguments),
     /// The process between `forrst run` and its command.
@@ -112,6 +116,7 @@ impl Command {
                 return runtime.block_on(bench::run(*arguments));
             }
             Self::Conformance(arguments) => return block_on(conformance::run(*arguments)),
+            Self::Store(command) => return block_on(command.run()),
             Self::Completions(arguments) => completions::run(&arguments)?,
             Self::Man(arguments) => man::run(&arguments)?,
             Self::Key(command) => command.run().map_err(CommandError::local)?,
@@ -132,6 +137,7 @@ impl Command {
             Self::Bench(arguments) => arguments.json,
             Self::Conformance(arguments) => arguments.json,
             Self::Key(command) => command.wants_json(),
+            Self::Store(command) => command.wants_json(),
             _ => false,
         }
     }

@@ -10,7 +10,7 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use forrst_lock::{Config, KeyStyle, ReleaseMemory};
 use forrst_server::{Limits, TlsFiles};
-use forrst_stores::{RedisOptions, STORE_TIMEOUT};
+use forrst_stores::{PostgresOptions, RedisOptions, STORE_TIMEOUT};
 use serde::Deserialize;
 
 use self::units::{Memory, Size, Time, WaitTime};
@@ -100,9 +100,9 @@ struct Options {
     )]
     allow_host: Vec<String>,
 
-    /// Where locks are kept: embedded:FOLDER (durable, one server), memory: (gone when the server ends), or
-    /// redis://USER:PASSWORD@HOST:PORT/DB (shared by many servers; also rediss:// for TLS, redis-cluster:// and
-    /// redis-sentinel://) [default: embedded:./forrst-data]
+    /// Where locks are kept: embedded:FOLDER (durable, one server), memory: (gone when the server ends),
+    /// postgres://USER:PASSWORD@HOST/DB?sslmode=require, or redis://USER:PASSWORD@HOST:PORT/DB (both shared by many servers; also
+    /// rediss:// for TLS, redis-cluster:// and redis-sentinel://) [default: embedded:./forrst-data]
     #[arg(long, env = "FORRST_STORE", value_name = "URL")]
     store: Option<String>,
 
@@ -121,6 +121,14 @@ struct Options {
     #[arg(long, env = "FORRST_REMEMBER_RELEASES", value_name = "DURATION")]
     remember_releases: Option<Memory>,
 
+    /// The schema of the tables in Postgres, so that a database can have several stores [default: forrst]
+    #[arg(long, env = "FORRST_POSTGRES_SCHEMA", value_name = "NAME")]
+    postgres_schema: Option<String>,
+
+    /// The certificates of the authority of Postgres, in PEM [default: those of the system]
+    #[arg(long, env = "FORRST_POSTGRES_CA", value_name = "FILE")]
+    postgres_ca: Option<PathBuf>,
+
     /// The prefix of all keys in Redis, which can be shared with other programs [default: forrst]
     #[arg(long, env = "FORRST_REDIS_PREFIX", value_name = "TEXT")]
     redis_prefix: Option<String>,
@@ -137,11 +145,11 @@ struct Options {
     #[arg(long, env = "FORRST_STORE_TIMEOUT", value_name = "DURATION")]
     store_timeout: Option<Time>,
 
-    /// How long to wait at startup for a Redis that is not up yet; 0 fails at once [default: 0]
+    /// How long to wait at startup for a Postgres or Redis that is not up yet; 0 fails at once [default: 0]
     #[arg(long, env = "FORRST_STORE_WAIT", value_name = "DURATION")]
     store_wait: Option<WaitTime>,
 
-    /// Refuse a Redis whose configuration can lose locks, instead of warning
+    /// Refuse a Postgres or Redis whose configuration can lose locks, instead of warning
     #[arg(
         long, env = "FORRST_STRICT", value_name = "BOOL", num_args = 0..=1, require_equals = true,
         default_missing_value = "true", value_parser = BoolishValueParser::new(), hide_possible_values = true
@@ -294,6 +302,7 @@ pub(crate) struct Settings {
     pub(crate) release_memory: ReleaseMemory,
     pub(crate) store_timeout: Duration,
     pub(crate) store_wait: Duration,
+    pub(crate) postgres: PostgresOptions,
     pub(crate) redis: RedisOptions,
     pub(crate) demo: bool,
     pub(crate) limits: Limits,
@@ -380,6 +389,7 @@ impl Options {
             self.tls_key.or(file.tls_key),
             self.tls_client_ca.or(file.tls_client_ca),
         )?;
+        let strict = self.strict.or(file.strict).unwrap_or_default();
         Ok(Settings {
             listen: text(self.listen, file.listen, "127.0.0.1:7420"),
             unix: self.unix.or(file.unix),
@@ -402,10 +412,16 @@ impl Options {
                 .store_wait
                 .or(file.store_wait)
                 .map_or(Duration::ZERO, |wait| wait.0),
+            postgres: PostgresOptions {
+                schema: text(self.postgres_schema, file.postgres_schema, "forrst"),
+                strict,
+                ca: self.postgres_ca.or(file.postgres_ca),
+                ..PostgresOptions::default()
+            },
             redis: RedisOptions {
                 prefix: text(self.redis_prefix, file.redis_prefix, "forrst"),
                 wait: self.redis_wait.or(file.redis_wait).unwrap_or_default(),
-                strict: self.strict.or(file.strict).unwrap_or_default(),
+                strict,
                 ca: self.redis_ca.or(file.redis_ca),
                 ..RedisOptions::default()
             },

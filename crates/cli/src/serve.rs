@@ -100,11 +100,12 @@ async fn open_store(settings: &Settings) -> Result<Arc<dyn LockStore>, CommandEr
     options.release_memory = settings.release_memory;
     options.store_timeout = settings.store_timeout;
     options.store_wait = settings.store_wait;
+    options.postgres = settings.postgres.clone();
     options.redis = settings.redis.clone();
     let store = forrst_stores::open(&settings.store, &options).await;
     store.map_err(|error| match CommandError::local(error.to_string()) {
         failed if error.is_worth_waiting() => {
-            failed.hint("--store-wait 30s waits for a Redis that is not up yet")
+            failed.hint("--store-wait 30s waits for a store that is not up yet")
         }
         failed => failed,
     })

@@ -32,7 +32,10 @@ mod table;
 pub use embedded::{Durability, EmbeddedError, EmbeddedOptions, EmbeddedStore};
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
-pub use open::{OpenError, OpenOptions, STORE_TIMEOUT, open, url_without_secrets};
+pub use open::{
+    CheckError, Checked, OpenError, OpenOptions, STORE_TIMEOUT, check, migrate, open,
+    url_without_secrets,
+};
 #[cfg(feature = "postgres")]
 pub use postgres::{ConnectError, PostgresError, PostgresOptions, PostgresStore};
 #[cfg(feature = "redis")]

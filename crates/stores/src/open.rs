@@ -1,5 +1,6 @@
 //! Opens the store that a URL names, and waits for it if it is not up yet.
 
+mod check;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod waiting;
 
@@ -7,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forrst_lock::{LockStore, ReleaseMemory};
+
+pub use self::check::{CheckError, Checked, check, migrate};
 
 /// How long a call to a store takes at most, unless another time is set.
 pub const STORE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -124,11 +127,7 @@ pub async fn open(url: &str, options: &OpenOptions) -> Result<Arc<dyn LockStore>
         }
         #[cfg(feature = "postgres")]
         Some(("postgres" | "postgresql", _)) => {
-            let postgres = crate::PostgresOptions {
-                release_memory: options.release_memory,
-                timeout: options.store_timeout,
-                ..options.postgres.clone()
-            };
+            let postgres = postgres_options(options);
             let open = async || Ok(crate::PostgresStore::open(url, &postgres).await?);
             let store = waiting::until_open(url, options.store_wait, open).await?;
             Ok(Arc::new(store))
@@ -145,6 +144,15 @@ pub async fn open(url: &str, options: &OpenOptions) -> Result<Arc<dyn LockStore>
             Ok(Arc::new(store))
         }
         _ => Err(OpenError::Unknown(url.to_owned())),
+    }
+}
+
+#[cfg(feature = "postgres")]
+fn postgres_options(options: &OpenOptions) -> crate::PostgresOptions {
+    crate::PostgresOptions {
+        release_memory: options.release_memory,
+        timeout: options.store_timeout,
+        ..options.postgres.clone()
     }
 }
 

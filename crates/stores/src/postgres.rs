@@ -44,7 +44,7 @@ use link::{Link, Message, Parts};
 use rows::Runner;
 use schema::{Schema, VERSION};
 
-use crate::url_without_secrets;
+use crate::{Checked, url_without_secrets};
 
 /// The options of a Postgres store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -213,18 +213,28 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// What is unsafe about the settings of a server, each as one sentence. Nothing is changed.
+    /// What is unsafe about the settings of a server, and what else to know. Nothing is changed.
     ///
     /// # Errors
     ///
     /// When it cannot be reached or used.
-    pub async fn check(url: &str, options: &PostgresOptions) -> Result<Vec<String>, PostgresError> {
+    pub async fn check(url: &str, options: &PostgresOptions) -> Result<Checked, PostgresError> {
         let schema = Schema::parse(&options.schema)?;
         let connection = connect(&Connector::new(url, options)?, url).await?;
         let version = schema::read_version(&connection.client, &schema).await?;
-        let schema = version.map(|_| &schema);
-        let fitness = Fitness::read(&connection.client, schema).await?;
-        Ok(fitness.problems())
+        let read_from = version.map(|_| &schema);
+        let fitness = Fitness::read(&connection.client, read_from).await?;
+        let mut notes = vec![format!("Postgres {}", fitness.version_name)];
+        if version != Some(VERSION) {
+            let name = schema.name();
+            notes.push(format!(
+                "the tables in the schema `{name}` are not there or old: a server creates them, or `forrst store migrate`"
+            ));
+        }
+        Ok(Checked {
+            problems: fitness.problems(),
+            notes,
+        })
     }
 }
 

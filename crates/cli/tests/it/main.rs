@@ -5,6 +5,7 @@ mod commands;
 mod crash;
 mod dependencies;
 mod observe;
+mod postgres;
 mod redis;
 mod serve;
 mod vectors;

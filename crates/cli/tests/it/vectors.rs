@@ -1,7 +1,7 @@
 //! All conformance vectors against the real server, `forrst serve --demo`, over each transport and on each store.
 
 use forrst_conformance::{Options, Transport, run_in_turn};
-use forrst_testkit::{Node, Serve, SharedRedis};
+use forrst_testkit::{Node, Serve, SharedPostgres, SharedRedis};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn over_http() {
@@ -33,6 +33,33 @@ async fn over_http_by_two_nodes_on_one_redis() {
 #[tokio::test(flavor = "multi_thread")]
 async fn over_a_websocket_by_two_nodes_on_one_redis() {
     check_in_turn(Transport::Ws).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_http_on_postgres() {
+    on_postgres(Transport::Http, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_http_by_two_nodes_on_one_postgres() {
+    on_postgres(Transport::Http, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_a_websocket_by_two_nodes_on_one_postgres() {
+    on_postgres(Transport::Ws, 2).await;
+}
+
+async fn on_postgres(transport: Transport, count: usize) {
+    let postgres = SharedPostgres::join();
+    let node = || {
+        serve(&postgres.url())
+            .argument("--postgres-schema")
+            .argument(postgres.schema())
+            .node()
+    };
+    let nodes: Vec<Node> = (0..count).map(|_| node()).collect();
+    check_all(&nodes, transport, &[]).await;
 }
 
 async fn check(transport: Transport, store: &str) {

@@ -23,7 +23,7 @@ const OLDEST: i32 = 120_000;
 #[derive(Debug, Clone)]
 pub(super) struct Fitness {
     version: i32,
-    version_name: String,
+    pub(super) version_name: String,
     encoding: String,
     has_fsync: bool,
     waits_for_disk: bool,
