@@ -11,7 +11,7 @@ use std::time::Duration;
 use forrst_lock::model::{Command, Outcome};
 use forrst_lock::{Answer, LockName, StoreError, Ticket, Timestamp};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::connect::Connection;
 use super::link::{Link, Message};
@@ -30,6 +30,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long a command waits before it tries again to lock a row that another transaction has locked.
 const BLOCKED_PAUSE: Duration = Duration::from_millis(50);
+/// How often failures are logged.
+const LOG_EVERY: Duration = Duration::from_secs(5);
 /// How far the clock of the server may be set back before this is taken for another time.
 const CLOCK_SLACK: Duration = Duration::from_secs(5);
 
@@ -99,6 +101,11 @@ impl Job {
         None
     }
 
+    /// Whether it has no caller, and is repeated until it succeeds.
+    fn is_internal(&self) -> bool {
+        matches!(self.task, Task::Abandon(..) | Task::Recheck(_))
+    }
+
     /// Whether its rows have to exist: an acquire may write them, and an abandon has to wait for another transaction of this process
     /// that may be about to insert them.
     fn creates(&self) -> bool {
@@ -129,6 +136,8 @@ pub(super) struct Engine {
     /// Why there is no connection, and when to try again.
     down: Option<(String, Instant)>,
     pause: Duration,
+    /// When a failure was last logged.
+    logged_at: Option<Instant>,
 }
 
 impl Engine {
@@ -150,6 +159,7 @@ impl Engine {
             blocked_until: Instant::now(),
             down: None,
             pause: FIRST_PAUSE,
+            logged_at: None,
         }
     }
 
@@ -282,6 +292,20 @@ impl Engine {
         }
     }
 
+    fn is_connected(&self) -> bool {
+        let connection = self.connection.as_ref();
+        connection.is_some_and(|it| !it.client.is_closed())
+    }
+
+    /// A line for each failure would fill a disk that may be full already.
+    fn log_failure(&mut self, why: &str, is_unknown: bool) {
+        let is_due = |at: &Instant| at.elapsed() >= LOG_EVERY;
+        if self.logged_at.as_ref().is_none_or(is_due) {
+            tracing::warn!(why, is_unknown, "a transaction has failed");
+            self.logged_at = Some(Instant::now());
+        }
+    }
+
     fn fail_all(&mut self, why: &str) {
         let jobs = self.blocked.drain(..).chain(self.jobs.drain(..));
         self.jobs = jobs
@@ -341,6 +365,14 @@ impl Engine {
                     self.reset(deadline).await;
                     return self.set_blocked_apart(jobs, deadline).await;
                 }
+                // One of them may be the reason, so each is run alone.
+                Failure::NotDone(why) if jobs.len() > 1 && self.is_connected() => {
+                    self.log_failure(&why, false);
+                    self.reset(deadline).await;
+                    self.blocked.extend(jobs);
+                    self.blocked_until = Instant::now();
+                    return;
+                }
                 failure => return self.failed(jobs, failure, deadline).await,
             }
         }
@@ -375,7 +407,14 @@ impl Engine {
                         still_blocked.extend(names);
                         left.push_back(it);
                     }
-                    (failure, Some(it)) => self.failed(vec![it], failure, deadline).await,
+                    (failure, Some(it)) => {
+                        let is_internal = it.is_internal();
+                        self.failed(vec![it], failure, deadline).await;
+                        // If it may last, it must not fail a whole batch again.
+                        if is_internal && self.is_connected() {
+                            left.extend(self.jobs.pop_front());
+                        }
+                    }
                 }
                 break;
             }
@@ -450,7 +489,7 @@ impl Engine {
             Failure::Conflict | Failure::Blocked => String::new(),
         };
         if !is_repeated {
-            tracing::warn!(why, is_unknown, "a transaction has failed");
+            self.log_failure(&why, is_unknown);
         }
         if is_unknown {
             // Calls of this process may have been woken by it.
@@ -469,10 +508,6 @@ impl Engine {
         }
         for job in repeated.into_iter().rev() {
             self.jobs.push_front(job);
-        }
-        if self.connection.is_some() {
-            // Whatever it was, it may last: the tasks without a caller must not be repeated at once.
-            sleep_until(Instant::now() + FIRST_PAUSE).await;
         }
     }
 

@@ -133,6 +133,7 @@ impl<'a> Transaction<'a> {
         deadline: Instant,
     ) -> Result<Self, Failure> {
         let client = &connection.client;
+        let created_names = created;
         let created: (&(dyn ToSql + Sync), Type) = (&created, Type::TEXT_ARRAY);
         let locked: (&(dyn ToSql + Sync), Type) = (&names, Type::TEXT_ARRAY);
         let (created, locked) = ([created], [locked]);
@@ -176,6 +177,11 @@ impl<'a> Transaction<'a> {
             let read = Row::read(name.clone(), row.get(1), row.get(3));
             let read = read.map_err(|error| Failure::NotDone(error.to_string()))?;
             rows.by_name.insert(name, read);
+        }
+        let is_missing = |name: &&str| !rows.by_name.contains_key(*name);
+        if created_names.iter().any(is_missing) {
+            // A sweep has deleted it after the insert found it.
+            return Err(Failure::Conflict);
         }
         Ok(Self {
             connection,
@@ -229,6 +235,11 @@ impl<'a> Transaction<'a> {
                     is_changed |= row.due.is_some();
                     deleted.push(name.as_str());
                     floor = floor.max(fence);
+                }
+                Write::Row(_) if !row.exists => {
+                    // Only the rows of acquires are inserted, and all others are changed only where they have a lease or a claim.
+                    let why = format!("the row of {name} is missing");
+                    return Err(Failure::NotDone(why));
                 }
                 Write::Row(row) => {
                     is_changed = true;

@@ -38,7 +38,7 @@ fn locks_and_waiters_survive_a_fail_over_and_fences_do_not_fall_back() {
 #[test]
 fn fences_do_not_fall_back_when_a_fail_over_loses_grants() {
     let primary = PostgresServer::start();
-    let standby = primary.standby();
+    let mut standby = primary.standby();
     let url = format!(
         "postgres://forrst@{},{}/postgres",
         primary.address(),
@@ -48,7 +48,7 @@ fn fences_do_not_fall_back_when_a_fail_over_loses_grants() {
     until("the standby has the tables", || {
         standby.ask("SELECT count(*) FROM forrst.store") == Ok("1".to_owned())
     });
-    standby.pause();
+    standby.kill();
     let lock = Lock::global("k");
     let mut lost = take(&node, &lock, "a", HOUR);
     for _ in 0..5 {
@@ -56,7 +56,7 @@ fn fences_do_not_fall_back_when_a_fail_over_loses_grants() {
         lost = take(&node, &lock, "a", HOUR);
     }
     primary.kill();
-    standby.resume();
+    standby.restart();
     standby.promote();
     until_serving(&node);
     let next = take(&node, &lock, "b", HOUR);

@@ -1,38 +1,42 @@
 //! Rows that other transactions have locked do not stop commands on other rows.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use forrst_lock::model::Acquired;
 use forrst_lock::{LockStore, LockStoreExt, StoreError};
 use forrst_testkit::PostgresServer;
 use forrst_testkit::asynchronous::soon;
+use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::calls::{acquire, call, held, take, until};
+use crate::calls::{acquire, call, held, inspect, release, take, until};
 use crate::postgres_nodes::fixture::open_at;
 
-/// Keeps the row of a key locked, for that many seconds.
-fn lock_row(postgres: &PostgresServer, key: &str, seconds: u32) -> std::thread::JoinHandle<()> {
-    let statement = format!(
-        "BEGIN; SELECT 1 FROM forrst.locks WHERE name = 'lock:{key}' FOR UPDATE;
-         SELECT pg_sleep({seconds}); COMMIT"
-    );
-    let url = postgres.url();
-    std::thread::spawn(move || {
-        let mut psql = std::process::Command::new("psql");
-        let _ = psql.args([&url, "-c", &statement]).output();
+/// Another transaction, which runs these statements, sleeps for that many seconds and then commits. Returns when it sleeps.
+async fn another_transaction(
+    postgres: &Arc<PostgresServer>,
+    statements: &str,
+    seconds: f32,
+) -> JoinHandle<String> {
+    let statements = format!("BEGIN; {statements}; SELECT pg_sleep({seconds}); COMMIT");
+    let server = postgres.clone();
+    let running = spawn_blocking(move || server.sql(&statements));
+    until("it sleeps", async || {
+        running.is_finished()
+            || postgres.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+                == "1"
     })
+    .await;
+    running
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_row_delays_only_its_own_key() {
-    let postgres = PostgresServer::start();
+    let postgres = Arc::new(PostgresServer::start());
     let store = open_at(&postgres.url()).await;
     let lease = take(&store, "blocked").await;
-    let locked = lock_row(&postgres, "blocked", 8);
-    until("it is locked", async || {
-        postgres.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == "1"
-    })
-    .await;
+    let lock = "SELECT 1 FROM forrst.locks WHERE name = 'lock:blocked' FOR UPDATE";
+    let locked = another_transaction(&postgres, lock, 8.0).await;
     let mut released = 0;
     let since = tokio::time::Instant::now();
     // All of these are in batches with commands on the row that is locked.
@@ -56,7 +60,7 @@ async fn a_locked_row_delays_only_its_own_key() {
         released += 1;
     }
     assert!(released > 1);
-    locked.join().unwrap();
+    locked.await.unwrap();
     until("it can be used again", async || {
         store.release(held(&lease)).await.is_ok()
     })
@@ -66,19 +70,10 @@ async fn a_locked_row_delays_only_its_own_key() {
 /// A row that another transaction is about to insert is not visible, and delays its key in the same way.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_is_being_inserted_delays_only_its_own_key() {
-    let postgres = PostgresServer::start();
+    let postgres = Arc::new(PostgresServer::start());
     let store = open_at(&postgres.url()).await;
-    let url = postgres.url();
-    let inserting = std::thread::spawn(move || {
-        let statement = "BEGIN; INSERT INTO forrst.locks (name) VALUES ('lock:new');
-             SELECT pg_sleep(4); ROLLBACK";
-        let mut psql = std::process::Command::new("psql");
-        let _ = psql.args([&url, "-c", statement]).output();
-    });
-    until("it is being inserted", async || {
-        postgres.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == "1"
-    })
-    .await;
+    let insert = "INSERT INTO forrst.locks (name) VALUES ('lock:new')";
+    let inserting = another_transaction(&postgres, insert, 4.0).await;
     let (blocked, other) = soon(async {
         tokio::join!(
             acquire(&store, call("new", "a")),
@@ -91,7 +86,7 @@ async fn a_row_that_is_being_inserted_delays_only_its_own_key() {
         "{blocked:?}"
     );
     assert!(matches!(other, Ok(Acquired::Granted(_))), "{other:?}");
-    inserting.join().unwrap();
+    inserting.await.unwrap();
     until("it can be taken", async || {
         matches!(
             acquire(&store, call("new", "a")).await,
@@ -100,4 +95,48 @@ async fn a_row_that_is_being_inserted_delays_only_its_own_key() {
     })
     .await;
     store.health().await.unwrap();
+}
+
+/// The insert finds the row, and then the lock of the row finds that it is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_on_a_row_that_is_being_deleted_is_not_lost() {
+    let postgres = Arc::new(PostgresServer::start());
+    let store = open_at(&postgres.url()).await;
+    for key in ["one", "other"] {
+        postgres.sql(&format!(
+            "INSERT INTO forrst.locks (name) VALUES ('lock:{key}')"
+        ));
+        let delete = format!("DELETE FROM forrst.locks WHERE name = 'lock:{key}'");
+        let deleting = another_transaction(&postgres, &delete, 0.3).await;
+        let lease = take(&store, key).await;
+        assert_eq!(inspect(&store, key).await.holder(), Some(&lease));
+        release(&store, &lease).await;
+        deleting.await.unwrap();
+    }
+}
+
+/// One row cannot be read: the commands that share its batches are not affected, and calls for it are not stuck.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_row_fails_only_its_own_key() {
+    let postgres = PostgresServer::start();
+    let store = open_at(&postgres.url()).await;
+    let lease = take(&store, "damaged").await;
+    postgres.sql("UPDATE forrst.locks SET state = '{\"holders\": 7}'");
+    // Repeated until it succeeds, which must not stop the others.
+    store.abandon(lease.name(), forrst_lock::Ticket::random());
+    for number in 0..20 {
+        let key = format!("k{number}");
+        let (damaged, other) = tokio::join!(
+            store.release(held(&lease)),
+            acquire(&store, call(&key, "a"))
+        );
+        assert!(
+            matches!(damaged, Err(StoreError::NotDone(_))),
+            "{damaged:?}"
+        );
+        assert!(matches!(other, Ok(Acquired::Granted(_))), "{other:?}");
+    }
+    postgres.sql("UPDATE forrst.locks SET state = '{}' WHERE name = 'lock:damaged'");
+    take(&store, "damaged").await;
+    store.close().await;
 }
