@@ -141,6 +141,8 @@ pub(crate) enum Section {
     StoreCost,
     /// The goals of the Redis store, as ratios to bare clients of the same Redis, and how many operations a call carries
     Redis,
+    /// The goals of the Postgres store, beside a bare client of the same Postgres
+    Postgres,
 }
 
 impl Section {
@@ -153,6 +155,7 @@ impl Section {
             Self::Instructions => "instructions",
             Self::StoreCost => "store-cost",
             Self::Redis => "redis",
+            Self::Postgres => "postgres",
         }
     }
 }

@@ -5,6 +5,7 @@ mod floors;
 mod instructions;
 mod ours;
 mod peers;
+mod postgres;
 mod redis;
 mod scale;
 mod store_cost;
@@ -118,6 +119,7 @@ impl Bench<'_> {
             Section::Instructions => instructions::measure(self, saves),
             Section::StoreCost => store_cost::measure(self).await,
             Section::Redis => redis::measure(self).await,
+            Section::Postgres => postgres::measure(self).await,
         }
     }
 }

@@ -96,6 +96,22 @@ impl Postgres {
         }
     }
 
+    /// The URL for our store.
+    pub(crate) fn url(&self) -> String {
+        let folder = self.folder.path().display().to_string();
+        let folder = folder.replace('/', "%2F");
+        format!("postgres://{USER}@{folder}/postgres?sslmode=disable")
+    }
+
+    /// How many transactions there were, as far as sessions have reported them: they do so within a second.
+    pub(crate) async fn transactions(&self) -> Result<f64, String> {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let client = self.connect().await?;
+        let statement = "SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = 'postgres'";
+        let row = client.query_one(statement, &[]).await.map_err(failed)?;
+        Ok(row.get(0))
+    }
+
     async fn connect(&self) -> Result<Client, String> {
         let mut config = Config::new();
         config

@@ -282,7 +282,7 @@ async fn background(bench: &Bench<'_>) -> Result<(String, Row), String> {
 }
 
 /// A goal, or the reason why one of its measurements failed.
-fn row(label: &str, outcomes: &[&Outcome], goal: Goal) -> (String, Row) {
+pub(super) fn row(label: &str, outcomes: &[&Outcome], goal: Goal) -> (String, Row) {
     let failed = outcomes
         .iter()
         .find_map(|outcome| outcome.turns.as_ref().err());

@@ -132,6 +132,9 @@ pub(crate) enum Store {
     Embedded {
         waits_for_disk: bool,
     },
+    Postgres {
+        url: String,
+    },
     Redis {
         url: String,
     },
@@ -147,7 +150,7 @@ impl Store {
                     folder.join("locks").display()
                 )]
             }
-            Self::Redis { url } => vec![format!("--store={url}")],
+            Self::Postgres { url } | Self::Redis { url } => vec![format!("--store={url}")],
         };
         if matches!(
             self,

@@ -203,3 +203,6 @@ impl Keys for LoadedKeys<'_> {
         !self.missing.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -183,6 +183,22 @@ impl PostgresServer {
         until("the port is free", || self.launch());
     }
 
+    /// Limits the size of its files, as a full disk does; `None` ends that. More than that of a segment of its journal, 1 MiB.
+    pub fn limit_files(&self, bytes: Option<u64>) {
+        let limit = bytes.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
+        let limited = |id: &str| {
+            let mut command = server_command("prlimit".into());
+            command.args(["--pid", id, &format!("--fsize={limit}:")]);
+            command
+        };
+        // The sessions that are opened from now on inherit it.
+        run(&mut limited(&self.process().id().to_string()));
+        for child in self.children() {
+            // It may have ended.
+            let _ = limited(&child.as_raw_nonzero().to_string()).output();
+        }
+    }
+
     /// What it has logged.
     pub fn log(&self) -> String {
         self.process().errors()

@@ -178,9 +178,8 @@ fn a_lock_is_handed_over_to_another_node_without_polling() {
     );
 }
 
-/// A filesystem of a few megabytes would need root, so the quota is that of a file: the server cannot extend the table.
 #[test]
-fn a_full_disk_is_an_error_and_loses_nothing() {
+fn an_error_of_the_server_is_unavailable_and_loses_nothing() {
     let postgres = PostgresServer::start();
     let node = node(&postgres.url());
     let lock = Lock::global("k");

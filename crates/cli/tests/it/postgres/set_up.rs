@@ -68,7 +68,7 @@ fn unsafe_settings_are_named_and_refused_with_strict() {
 #[test]
 fn with_strict_nothing_is_granted_while_the_settings_are_unsafe() {
     let postgres = PostgresServer::start();
-    let node = serve(&postgres.url(), &["--strict"]).node();
+    let node = serve(&postgres.url(), &["--strict", "--demo"]).node();
     let lock = Lock::global("k");
     let held = take(&node, &lock, "a", HOUR);
     postgres.sql("ALTER SYSTEM SET fsync = off");

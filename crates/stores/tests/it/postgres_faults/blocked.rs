@@ -12,13 +12,14 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use crate::calls::{acquire, call, held, inspect, release, take, until};
 use crate::postgres_nodes::fixture::open_at;
 
-/// Another transaction, which runs these statements, sleeps for that many seconds and then commits. Returns when it sleeps.
+/// Another transaction, which runs these statements, sleeps for that many seconds, and runs the last one. Returns when it sleeps.
 async fn another_transaction(
     postgres: &Arc<PostgresServer>,
     statements: &str,
     seconds: f32,
+    last: &str,
 ) -> JoinHandle<String> {
-    let statements = format!("BEGIN; {statements}; SELECT pg_sleep({seconds}); COMMIT");
+    let statements = format!("BEGIN; {statements}; SELECT pg_sleep({seconds}); {last}; COMMIT");
     let server = postgres.clone();
     let running = spawn_blocking(move || server.sql(&statements));
     until("it sleeps", async || {
@@ -36,7 +37,7 @@ async fn a_locked_row_delays_only_its_own_key() {
     let store = open_at(&postgres.url()).await;
     let lease = take(&store, "blocked").await;
     let lock = "SELECT 1 FROM forrst.locks WHERE name = 'lock:blocked' FOR UPDATE";
-    let locked = another_transaction(&postgres, lock, 8.0).await;
+    let locked = another_transaction(&postgres, lock, 8.0, "SELECT 1").await;
     let mut released = 0;
     let since = tokio::time::Instant::now();
     // All of these are in batches with commands on the row that is locked.
@@ -73,7 +74,7 @@ async fn a_row_that_is_being_inserted_delays_only_its_own_key() {
     let postgres = Arc::new(PostgresServer::start());
     let store = open_at(&postgres.url()).await;
     let insert = "INSERT INTO forrst.locks (name) VALUES ('lock:new')";
-    let inserting = another_transaction(&postgres, insert, 4.0).await;
+    let inserting = another_transaction(&postgres, insert, 4.0, "SELECT 1").await;
     let (blocked, other) = soon(async {
         tokio::join!(
             acquire(&store, call("new", "a")),
@@ -106,8 +107,13 @@ async fn a_grant_on_a_row_that_is_being_deleted_is_not_lost() {
         postgres.sql(&format!(
             "INSERT INTO forrst.locks (name) VALUES ('lock:{key}')"
         ));
-        let delete = format!("DELETE FROM forrst.locks WHERE name = 'lock:{key}'");
-        let deleting = another_transaction(&postgres, &delete, 0.3).await;
+        // As a sweep does it.
+        let this = format!("FROM forrst.locks WHERE name = 'lock:{key}'");
+        let (lock, delete) = (
+            format!("SELECT 1 {this} FOR UPDATE"),
+            format!("DELETE {this}"),
+        );
+        let deleting = another_transaction(&postgres, &lock, 0.3, &delete).await;
         let lease = take(&store, key).await;
         assert_eq!(inspect(&store, key).await.holder(), Some(&lease));
         release(&store, &lease).await;
