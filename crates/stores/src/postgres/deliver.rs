@@ -34,7 +34,7 @@ impl Engine {
             }
             Task::Abandon(_, ticket) => {
                 self.link.waiting.remove(ticket);
-                self.link.rolled_back();
+                self.link.rolled_back(ticket);
             }
             Task::Recheck(ticket) => {
                 if let Some(Outcome::Acquired(acquired)) = outcomes.pop() {

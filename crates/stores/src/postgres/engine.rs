@@ -3,6 +3,9 @@
 //! Commands that arrive while a transaction runs are the next batch, in the order in which they arrived. All keys that they concern
 //! are locked first; then the model runs on them in memory, and what has changed is written. Callers are answered, and waiters woken,
 //! after the commit.
+//!
+//! A second engine rolls calls back, so that a rollback does not wait for the batch that is under way. It leaves calls of this process that
+//! it grants a lease to the first one, as another node does: only that one knows which calls wait.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,8 +18,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::connect::Connection;
 use super::link::{Link, Message};
-use super::message::packed;
-use super::rows::Step;
+use super::message::{News, packed};
+use super::rows::{Runner, Step};
 use super::transaction::{Failure, Statements, Transaction};
 use crate::reply::Reply;
 use crate::server_clock::ServerClock;
@@ -38,8 +41,8 @@ const CLOCK_SLACK: Duration = Duration::from_secs(5);
 /// Something to do in a transaction.
 pub(super) struct Job {
     pub(super) task: Task,
-    /// The keys that it was found to concern, besides those that its command names.
-    others: BTreeSet<LockName>,
+    /// The keys that it concerns, as far as they are known.
+    names: BTreeSet<LockName>,
 }
 
 pub(super) enum Task {
@@ -83,11 +86,19 @@ impl<T> Caller<T> {
 }
 
 impl Job {
-    pub(super) fn new(task: Task) -> Self {
-        Self {
-            task,
-            others: BTreeSet::new(),
-        }
+    fn new(task: Task, link: &Link) -> Self {
+        let names = match &task {
+            Task::Command(command, _) => command.names().cloned().collect(),
+            Task::Abandon(name, _) | Task::Settle(name) => [name.clone()].into(),
+            Task::Recheck(ticket) => {
+                let call = link.waiting.get(*ticket);
+                let locks = call.map(|call| call.acquire.claim.locks);
+                let names = locks.iter().flat_map(|locks| locks.names().cloned());
+                names.collect()
+            }
+            Task::Sweep(due, _) => due.iter().cloned().collect(),
+        };
+        Self { task, names }
     }
 
     /// Answers with an error. A task without a caller is repeated.
@@ -122,6 +133,7 @@ impl Job {
 
 pub(super) struct Engine {
     pub(super) link: Arc<Link>,
+    runner: Runner,
     incoming: mpsc::UnboundedReceiver<Message>,
     statements: Statements,
     connection: Option<Connection>,
@@ -143,15 +155,17 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(
         link: Arc<Link>,
+        runner: Runner,
         incoming: mpsc::UnboundedReceiver<Message>,
-        connection: Connection,
+        connection: Option<Connection>,
     ) -> Self {
         let statements = Statements::new(&link.schema, link.timeout);
         Self {
             link,
+            runner,
             incoming,
             statements,
-            connection: Some(connection),
+            connection,
             clock: None,
             latest: Timestamp::from_millis(0),
             jobs: VecDeque::new(),
@@ -244,7 +258,7 @@ impl Engine {
     }
 
     fn push(&mut self, task: Task) {
-        self.jobs.push_back(Job::new(task));
+        self.jobs.push_back(Job::new(task, &self.link));
     }
 
     /// Connects if necessary. If that fails, the callers of all commands are answered.
@@ -318,38 +332,20 @@ impl Engine {
         let mut jobs = Vec::new();
         let mut blocked: BTreeSet<LockName> = BTreeSet::new();
         for job in &self.blocked {
-            blocked.extend(self.names_of(job));
+            blocked.extend(job.names.iter().cloned());
         }
         while jobs.len() < MAX_BATCH
             && let Some(job) = self.jobs.pop_front()
         {
-            let names = self.names_of(&job);
-            match names.iter().any(|name| blocked.contains(name)) {
+            match job.names.iter().any(|name| blocked.contains(name)) {
                 true => {
-                    blocked.extend(names);
+                    blocked.extend(job.names.iter().cloned());
                     self.blocked.push_back(job);
                 }
                 false => jobs.push(job),
             }
         }
         jobs
-    }
-
-    fn names_of(&self, job: &Job) -> BTreeSet<LockName> {
-        let mut names = job.others.clone();
-        match &job.task {
-            Task::Command(command, _) => names.extend(command.names().cloned()),
-            Task::Abandon(name, _) | Task::Settle(name) => {
-                names.insert(name.clone());
-            }
-            Task::Recheck(ticket) => {
-                let call = self.link.waiting.get(*ticket);
-                let locks = call.map(|call| call.acquire.claim.locks);
-                names.extend(locks.iter().flat_map(|locks| locks.names().cloned()));
-            }
-            Task::Sweep(due, _) => names.extend(due.iter().cloned()),
-        }
-        names
     }
 
     /// Runs a batch to its end: until it is committed, or has failed.
@@ -385,7 +381,7 @@ impl Engine {
         let mut still_blocked: BTreeSet<LockName> = BTreeSet::new();
         let mut left = VecDeque::new();
         while let Some(mut job) = self.blocked.pop_front() {
-            let names = self.names_of(&job);
+            let names = job.names.clone();
             let is_behind = names.iter().any(|name| still_blocked.contains(name));
             if is_behind || Instant::now() > budget || self.connection.is_none() {
                 still_blocked.extend(names);
@@ -425,7 +421,7 @@ impl Engine {
 
     /// Separates the jobs of a batch whose rows other transactions have locked.
     async fn set_blocked_apart(&mut self, jobs: Vec<Job>, deadline: Instant) {
-        let names: BTreeSet<LockName> = jobs.iter().flat_map(|job| self.names_of(job)).collect();
+        let names: BTreeSet<LockName> = names_of(jobs.iter()).collect();
         let names: Vec<&str> = names.iter().map(LockName::as_str).collect();
         let Some(connection) = &self.connection else {
             let failure = Failure::NotDone("the connection was lost".to_owned());
@@ -439,15 +435,15 @@ impl Engine {
         let mut blocked: BTreeSet<LockName> = BTreeSet::new();
         let mut others = Vec::new();
         for job in jobs {
-            let names = self.names_of(&job);
             let is_blocked = |name: &LockName| !free.contains(name.as_str());
-            match names
+            match job
+                .names
                 .iter()
                 .any(|name| is_blocked(name) || blocked.contains(name))
             {
                 // A row that is missing may be about to be inserted by the other transaction.
                 true => {
-                    blocked.extend(names);
+                    blocked.extend(job.names.iter().cloned());
                     self.blocked.push_back(job);
                 }
                 false => others.push(job),
@@ -493,7 +489,8 @@ impl Engine {
         }
         if is_unknown {
             // Calls of this process may have been woken by it.
-            self.recheck_all();
+            self.link
+                .send(Message::Recheck(self.link.waiting.tickets()));
         }
         let mut repeated = Vec::new();
         let error = |failure: &Failure| match failure {
@@ -508,12 +505,6 @@ impl Engine {
         }
         for job in repeated.into_iter().rev() {
             self.jobs.push_front(job);
-        }
-    }
-
-    pub(super) fn recheck_all(&mut self) {
-        for ticket in self.link.waiting.tickets() {
-            self.push(Task::Recheck(ticket));
         }
     }
 
@@ -532,21 +523,11 @@ impl Engine {
             if jobs.is_empty() {
                 return Ok(());
             }
-            let mut names = BTreeSet::new();
-            let mut created = BTreeSet::new();
-            for job in &jobs {
-                let of_job = self.names_of(job);
-                if job.creates() {
-                    created.extend(of_job.iter().cloned());
-                }
-                names.extend(of_job);
-            }
-            let as_texts = |names: &BTreeSet<LockName>| -> Vec<String> {
-                names.iter().map(ToString::to_string).collect()
-            };
-            let (names_text, created_text) = (as_texts(&names), as_texts(&created));
-            let name_list: Vec<&str> = names_text.iter().map(String::as_str).collect();
-            let created_list: Vec<&str> = created_text.iter().map(String::as_str).collect();
+            let names: BTreeSet<LockName> = names_of(jobs.iter()).collect();
+            let creating = jobs.iter().filter(|job| job.creates());
+            let created: BTreeSet<LockName> = names_of(creating).collect();
+            let name_list: Vec<&str> = names.iter().map(LockName::as_str).collect();
+            let created_list: Vec<&str> = created.iter().map(LockName::as_str).collect();
             let Some(connection) = &self.connection else {
                 let failure = Failure::NotDone("the connection was lost".to_owned());
                 return Err((failure, jobs));
@@ -570,11 +551,18 @@ impl Engine {
             let mut steps = Vec::with_capacity(jobs.len());
             let mut is_complete = true;
             for job in &mut jobs {
-                match run(&self.link, &mut transaction, self.clock.as_ref(), job) {
+                let ran = run(
+                    &self.link,
+                    &self.runner,
+                    &mut transaction,
+                    self.clock.as_ref(),
+                    job,
+                );
+                match ran {
                     Ok(done) => steps.push(done),
                     Err(missing) => {
                         is_complete = false;
-                        job.others.extend(missing);
+                        job.names.extend(missing);
                     }
                 }
             }
@@ -584,7 +572,7 @@ impl Engine {
                 }
                 let (left, refused): (Vec<Job>, Vec<Job>) = jobs
                     .into_iter()
-                    .partition(|job| job.others.len() <= MAX_KEYS);
+                    .partition(|job| job.names.len() <= MAX_KEYS || job.is_internal());
                 for job in refused {
                     let why = "the command concerns too many other keys";
                     job.fail(StoreError::NotDone(why.into()));
@@ -597,12 +585,23 @@ impl Engine {
                 _ => None,
             });
             let visited: Vec<LockName> = visited.flatten().cloned().collect();
+            let home = &self.link.runner.node;
             let news = steps.iter().flatten().flat_map(|step| &step.news);
-            let news = packed(&self.link.schema, news);
+            let (own, others): (Vec<_>, Vec<_>) = news.partition(|(node, _)| node == home);
+            let woken_here = own.iter().filter_map(|(_, news)| match news {
+                News::Woken(ticket) => Some(*ticket),
+                // This process reports these transitions itself.
+                News::Ended(..) | News::Changed(..) => None,
+            });
+            let woken_here: Vec<Ticket> = woken_here.collect();
+            let news = packed(&self.link.schema, others.into_iter());
             let now = transaction.moment.now;
             return match transaction.commit(&visited, &news).await {
                 Ok(()) => {
                     self.committed(jobs, steps, now);
+                    if !woken_here.is_empty() {
+                        self.link.send(Message::Recheck(woken_here));
+                    }
                     Ok(())
                 }
                 Err(failure) => Err((failure, jobs)),
@@ -622,15 +621,23 @@ impl Engine {
     }
 }
 
+fn names_of<'j>(jobs: impl Iterator<Item = &'j Job>) -> impl Iterator<Item = LockName> {
+    jobs.flat_map(|job| job.names.iter().cloned())
+}
+
 /// Runs the steps of a job. If they need other keys, those are returned.
 fn run(
     link: &Link,
+    runner: &Runner,
     transaction: &mut Transaction<'_>,
     clock: Option<&ServerClock>,
     job: &mut Job,
 ) -> Result<Vec<Step>, Vec<LockName>> {
     let (rows, moment) = (&mut transaction.rows, &transaction.moment);
     let command = match &mut job.task {
+        Task::Command(Command::Acquire(acquire), _) if link.is_abandoned(acquire.ticket) => {
+            return Ok(Vec::new());
+        }
         Task::Command(command, caller) => match caller.begin() {
             true => command.clone(),
             false => return Ok(Vec::new()),
@@ -654,12 +661,11 @@ fn run(
             }
             let settled = names
                 .iter()
-                .map(|name| rows.step(&Command::Settle(name.clone()), moment, &link.runner));
+                .map(|name| rows.step(&Command::Settle(name.clone()), moment, runner));
             return settled.collect();
         }
     };
-    rows.step(&command, moment, &link.runner)
-        .map(|step| vec![step])
+    rows.step(&command, moment, runner).map(|step| vec![step])
 }
 
 /// The time of a step. It does not run backwards, unless the server's clock was set back by more than the slack, or another server has

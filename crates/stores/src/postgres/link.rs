@@ -1,7 +1,8 @@
 //! The state that the store and its tasks share, and the queue of what the engine has to do.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use forrst_lock::model::{Command, Outcome};
@@ -55,7 +56,10 @@ pub(super) struct Link {
     pub(super) poll: Notify,
     /// How many calls still have to be rolled back.
     pub(super) pending_rollbacks: watch::Sender<usize>,
+    /// Calls that are being rolled back: their acquires must not run any more.
+    abandoned: Mutex<HashSet<Ticket>>,
     messages: mpsc::UnboundedSender<Message>,
+    rollbacks: mpsc::UnboundedSender<Message>,
     queued: AtomicUsize,
 }
 
@@ -66,6 +70,7 @@ pub(super) struct Parts {
     pub(super) runner: Runner,
     pub(super) timeout: Duration,
     pub(super) messages: mpsc::UnboundedSender<Message>,
+    pub(super) rollbacks: mpsc::UnboundedSender<Message>,
 }
 
 impl Link {
@@ -76,6 +81,7 @@ impl Link {
             runner,
             timeout,
             messages,
+            rollbacks,
         } = parts;
         Arc::new(Self {
             reader: Reader::new(connector.clone(), &schema),
@@ -90,7 +96,9 @@ impl Link {
             is_listening: AtomicBool::new(false),
             poll: Notify::new(),
             pending_rollbacks: watch::Sender::new(0),
+            abandoned: Mutex::default(),
             messages,
+            rollbacks,
             queued: AtomicUsize::new(0),
         })
     }
@@ -140,11 +148,25 @@ impl Link {
 
     pub(super) fn abandon(&self, name: &LockName, ticket: Ticket) {
         self.waiting.remove(ticket);
+        self.abandoned().insert(ticket);
         self.pending_rollbacks.send_modify(|count| *count += 1);
-        self.send(Message::Abandon(name.clone(), ticket));
+        // Fails if the store was dropped.
+        let _ = self.rollbacks.send(Message::Abandon(name.clone(), ticket));
     }
 
-    pub(super) fn rolled_back(&self) {
+    fn abandoned(&self) -> MutexGuard<'_, HashSet<Ticket>> {
+        self.abandoned
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a call is being rolled back.
+    pub(super) fn is_abandoned(&self, ticket: Ticket) -> bool {
+        self.abandoned().contains(&ticket)
+    }
+
+    pub(super) fn rolled_back(&self, ticket: Ticket) {
+        self.abandoned().remove(&ticket);
         self.pending_rollbacks.send_modify(|count| *count -= 1);
     }
 
