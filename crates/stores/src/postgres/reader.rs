@@ -81,7 +81,8 @@ impl Reader {
                 ),
                 counts: statement(
                     "SELECT count(*) FILTER (WHERE holders > 0), coalesce(sum(leases), 0)::bigint,
-                     count(*) FILTER (WHERE holders = 0 AND waiters > 0) FROM {schema}.locks",
+                     count(*) FILTER (WHERE holders = 0 AND waiters > 0) FROM {schema}.locks
+                     WHERE name LIKE 'lock:%'",
                 ),
                 due: statement(
                     "SELECT name FROM {schema}.locks WHERE due <= {now} ORDER BY due LIMIT $1",
@@ -162,7 +163,7 @@ impl Reader {
         let keys = rows.iter().map(|row| {
             let name: &str = row.get(0);
             let bad = |_| StoreError::NotDone(format!("`{name}` is not the name of a lock").into());
-            let name = LockName::parse(name).map_err(bad)?;
+            let name = LockName::restore(name).map_err(bad)?;
             Ok(Row::read(name, row.get(1), None)?.key)
         });
         Ok(Reads {
@@ -252,7 +253,7 @@ impl Reader {
         let rows = self.rows(&self.statements.due, &parameters).await?;
         let names = rows
             .iter()
-            .filter_map(|row| LockName::parse(row.get(0)).ok());
+            .filter_map(|row| LockName::restore(row.get(0)).ok());
         Ok(names.collect())
     }
 }

@@ -54,6 +54,7 @@ CROSS JOIN LATERAL (
     SELECT holder -> 'lease' AS lease
     FROM json_array_elements(l.state -> 'holders') AS holder
 ) AS h
-WHERE l.holders > 0
+-- Not the calls that can be cancelled, which are leases, too.
+WHERE l.holders > 0 AND l.name LIKE 'lock:%'
 AND (h.lease ->> 'expires_at')::bigint > floor(extract(epoch FROM clock_timestamp()) * 1000)
 ORDER BY l.name, fence;

@@ -169,7 +169,7 @@ impl<'a> Transaction<'a> {
         let mut rows = Rows::default();
         for row in locked {
             let name: &str = row.get(0);
-            let name = LockName::parse(name)
+            let name = LockName::restore(name)
                 .map_err(|_| Failure::NotDone(format!("`{name}` is not the name of a lock")))?;
             let fence: i64 = row.get(2);
             let fence = u64::try_from(fence).unwrap_or(0);
