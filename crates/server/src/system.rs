@@ -127,6 +127,11 @@ impl Spec {
 const STORE_UNAVAILABLE: (ErrorCode, &str) =
     (ErrorCode::Unavailable, "The lock store is unavailable");
 
+const CANCELLED: (ErrorCode, &str) = (
+    ErrorCode::Cancelled,
+    "The caller has cancelled the call by its token",
+);
+
 /// The errors of a function that acts on the lease of an owner.
 const NOT_HELD: &[(ErrorCode, &str)] = &[
     (

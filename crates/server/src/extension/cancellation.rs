@@ -121,12 +121,14 @@ impl CancellableCall {
                 () = ended.cancelled() => {}
                 () = loss.lost() => {}
             }
-            // The store knows whether the lease was released by another call, or has expired while the store could not be reached.
-            let released = guard.release().await;
-            let is_cancelled = matches!(
-                released,
-                ReleaseOutcome::Lost(NotHeld::AlreadyReleased { .. })
-            );
+            // The store knows whether the lease was released by a cancellation, or has expired while the store could not be reached. If
+            // the token is in use again by then, the time tells.
+            let is_early = !guard.remaining().is_zero();
+            let is_cancelled = match guard.release().await {
+                ReleaseOutcome::Lost(NotHeld::AlreadyReleased { .. }) => true,
+                ReleaseOutcome::Lost(NotHeld::OwnedByAnother) => is_early,
+                _ => false,
+            };
             decided.send_replace(Some(is_cancelled));
             if is_cancelled {
                 cancelled.cancel();

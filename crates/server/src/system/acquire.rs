@@ -3,7 +3,7 @@
 use forrst_lock::Lease;
 use forrst_protocol::{ErrorCode, RawObject};
 
-use super::{CALLER, Prepared, STORE_UNAVAILABLE, Spec, call};
+use super::{CALLER, CANCELLED, Prepared, STORE_UNAVAILABLE, Spec, call};
 use crate::context::ServedCall;
 use crate::extension::atomic_lock::{LeaseTimes, LockOptions, acquire, acquired_data};
 use crate::extension::cancelled_call;
@@ -31,6 +31,7 @@ pub(super) const SPEC: Spec = Spec {
             ErrorCode::InvalidArguments,
             "The attempt was made before with other keys or kinds, or the store does not have such locks",
         ),
+        CANCELLED,
         STORE_UNAVAILABLE,
     ],
     prepare,

@@ -3,14 +3,15 @@
 use forrst_protocol::{ErrorCode, ErrorObject, RawObject};
 use serde_json::json;
 
-use super::{CALLER, Prepared, STORE_UNAVAILABLE, Spec, arguments_of, mutating_call, store_failed};
+use super::{Needs, Prepared, STORE_UNAVAILABLE, Spec, arguments_of, mutating_call, store_failed};
+use crate::access::Role;
 use crate::extension::{CancelError, cancel, read_token};
 use crate::limits::Limits;
 
 pub(super) const SPEC: Spec = Spec {
     names: &["urn:cline:forrst:ext:cancellation:fn:cancel"],
     schema: "cancel",
-    needs: CALLER,
+    needs: Needs::OneOf(&[Role::Call, Role::Observe, Role::Admin]),
     is_cancellable: false,
     errors: &[
         (

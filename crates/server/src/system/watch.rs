@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::status::show;
 use super::{
-    Needs, Prepared, STORE_UNAVAILABLE, Spec, arguments_of, call, check_lock, store_failed,
+    CANCELLED, Needs, Prepared, STORE_UNAVAILABLE, Spec, arguments_of, call, check_lock,
+    store_failed,
 };
 use crate::access::Role;
 use crate::context::ServedCall;
@@ -30,6 +31,7 @@ pub(super) const SPEC: Spec = Spec {
             ErrorCode::Forbidden,
             "Without the role observe or admin, a caller has to name the `owner` of its own lease",
         ),
+        CANCELLED,
         STORE_UNAVAILABLE,
     ],
     prepare,

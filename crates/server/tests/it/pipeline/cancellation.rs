@@ -244,6 +244,23 @@ async fn a_token_in_use_is_refused_and_can_be_used_again_afterwards() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cancelled_call_stays_cancelled_when_its_token_is_used_again_at_once() {
+    let probe = Probe::with(with_patient);
+    let request = ask("test.patient")
+        .lock(json!({"key": "k"}))
+        .cancellable("t");
+    let running = probe.start_running(&request).await;
+    // Neither yields to the task of the first call.
+    probe.check(&cancel("t"), &was_cancelled()).await;
+    let again = probe.call(&ask("test.echo").cancellable("t")).await;
+    expect(&again, &json!({"result": {}}));
+    until("the function knows", || probe.seen.has_noted("cancelled")).await;
+    probe.seen.open_gate();
+    expect(&running.await.unwrap(), &cancelled());
+    probe.expect_nothing_left().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_ended_token_is_forgotten_after_a_minute() {
     let probe = Probe::new();
     let unknown = failed(&ErrorCode::CancellationTokenUnknown);
