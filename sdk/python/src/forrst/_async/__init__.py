@@ -1,0 +1,1 @@
+"""The flavour for asyncio."""

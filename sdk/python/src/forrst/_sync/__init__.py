@@ -1,0 +1,1 @@
+"""The blocking flavour: sockets and threads."""
