@@ -27,10 +27,10 @@ use crate::store::{
 use crate::tenure::{Term, local_end};
 use crate::unreleased::Unreleased;
 use crate::waiters::Waiters;
-use crate::watch::{Observation, Revision, Watches};
+use crate::watch::{Observation, Watches};
 use crate::{
-    Attempt, Caller, Fence, Lease, LeaseGuard, LockName, Locks, Note, Owner, Reading, Striped,
-    Ticket, Timestamp, Ttl,
+    Attempt, Caller, Fence, Lease, LeaseGuard, LockName, Locks, Note, Owner, Reading, Revision,
+    Striped, Ticket, Timestamp, Ttl,
 };
 
 /// The configuration of a [`LockService`].
@@ -443,44 +443,50 @@ impl LockService {
         since: Option<Revision>,
         wait: Duration,
     ) -> Result<Observation, LockError> {
+        self.watch_as(name, None, since, wait).await
+    }
+
+    /// Like [`watch`](Self::watch), for an owner that may not observe the leases of others. While it has no lease on the key, the
+    /// revision is [`Revision::FREE`], and it waits for its own.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails, or the service shuts down.
+    pub async fn watch_own(
+        &self,
+        name: &LockName,
+        owner: &Owner,
+        since: Option<Revision>,
+        wait: Duration,
+    ) -> Result<Observation, LockError> {
+        self.watch_as(name, Some(owner), since, wait).await
+    }
+
+    async fn watch_as(
+        &self,
+        name: &LockName,
+        owner: Option<&Owner>,
+        since: Option<Revision>,
+        wait: Duration,
+    ) -> Result<Observation, LockError> {
+        let core = &self.core;
         if since.is_none() {
-            return Ok(self.observe(name).await?);
+            let answer = core.store.inspect(name).await?;
+            return Ok(Observation::new(answer).shown_to(owner));
         }
         let deadline = Instant::now() + wait;
-        let core = &self.core;
         // Before the first read, so that no change after it is missed.
         let mut watcher = core.node.watches.join(name, &core.store);
-        let first = self.observe(name).await?;
-        watcher.share(&first);
-        if since != Some(first.revision) {
-            return Ok(first);
-        }
-        loop {
+        let mut seen = watcher.read().await?.shown_to(owner);
+        while since == Some(seen.revision) {
             tokio::select! {
                 biased;
                 () = core.closed() => return Err(LockError::Closed),
-                observation = watcher.next() => {
-                    if since == Some(observation.revision) {
-                        continue;
-                    }
-                    if observation.now > first.now {
-                        return Ok(observation);
-                    }
-                    // It may have been read before `first`.
-                    let observation = self.observe(name).await?;
-                    watcher.share(&observation);
-                    if since != Some(observation.revision) {
-                        return Ok(observation);
-                    }
-                }
-                () = sleep_until(deadline) => return Ok(self.observe(name).await?),
+                () = sleep_until(deadline) => return Ok(watcher.read().await?.shown_to(owner)),
+                next = watcher.next() => seen = next.shown_to(owner),
             }
         }
-    }
-
-    async fn observe(&self, name: &LockName) -> Result<Observation, StoreError> {
-        let core = &self.core;
-        core.node.watches.read(name, &*core.store).await
+        Ok(seen)
     }
 
     /// The first `limit` claims that wait for a lock, in their order, and the store's time when they were read.
@@ -744,3 +750,5 @@ pub(crate) fn retry_after(left: Duration) -> Duration {
 mod scripted;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod watching;

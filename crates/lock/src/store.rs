@@ -151,6 +151,9 @@ pub trait KeyWatch: fmt::Debug + Send + Sync {
     /// Whether changes are reported at the moment. If not, the key has to be polled. When it becomes live, the key is reported as
     /// changed, because it may have been.
     fn is_live(&self) -> bool;
+
+    /// A change was found that has not been reported: whatever stopped the reports, they have to begin again.
+    fn renew(&self);
 }
 
 /// The numbers of keys and leases in a store.
@@ -400,6 +403,11 @@ impl LockStatus {
         }
     }
 
+    /// Whether a lease of this owner is among [`holders`](Self::holders).
+    pub fn shows(&self, owner: &Owner) -> bool {
+        self.holders.iter().any(|lease| lease.owner == *owner)
+    }
+
     /// The lease with the smallest fence: the one to show where only one is shown.
     pub fn holder(&self) -> Option<&Lease> {
         self.holders.first()
@@ -505,4 +513,15 @@ pub enum StoreError {
     /// The change may have been made: the answer was lost, or arrived too late.
     #[error("the lock store did not answer: {0}")]
     MaybeDone(#[source] Box<dyn Error + Send + Sync>),
+}
+
+impl StoreError {
+    /// The same error for another call that waited for the same answer.
+    pub(crate) fn shared(&self) -> Self {
+        match self {
+            Self::NotDone(why) => Self::NotDone(why.to_string().into()),
+            Self::Unsupported(why) => Self::Unsupported(why),
+            Self::MaybeDone(why) => Self::MaybeDone(why.to_string().into()),
+        }
+    }
 }

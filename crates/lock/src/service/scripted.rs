@@ -2,17 +2,18 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
-use crate::model::{Acquired, Command, Obstacle, Outcome, Position};
+use crate::model::{Acquired, Command, Key, Obstacle, Outcome, Position};
 use crate::{
-    Answer, Capabilities, Fence, Lease, ListError, ListRequest, LockKey, LockName, LockStatus,
-    LockStore, Locks, Node, Owner, Page, ReleaseMemory, Secret, StoreError, Ticket, Timestamp,
-    Waiter,
+    Answer, Capabilities, Fence, KeyWatch, Lease, ListError, ListRequest, LockKey, LockName,
+    LockStatus, LockStore, Locks, Node, Owner, Page, ReleaseMemory, Secret, StoreError, Ticket,
+    Timestamp, Waiter,
 };
 
 type Script = dyn FnMut(&Command) -> Result<Answer<Outcome>, StoreError> + Send;
@@ -21,6 +22,28 @@ pub(super) struct ScriptedStore {
     script: Mutex<Box<Script>>,
     node: Mutex<Option<Weak<dyn Node>>>,
     commands: Mutex<VecDeque<(Instant, Command)>>,
+    pub(super) watched: Arc<WatchedState>,
+}
+
+/// The key that is read and watched.
+#[derive(Debug, Default)]
+pub(super) struct WatchedState {
+    pub(super) holder: Mutex<Option<Lease>>,
+    pub(super) fails: AtomicBool,
+    /// How long a read takes.
+    pub(super) takes: Mutex<Duration>,
+    pub(super) reads: AtomicUsize,
+    pub(super) renewals: AtomicUsize,
+}
+
+impl KeyWatch for Arc<WatchedState> {
+    fn is_live(&self) -> bool {
+        true
+    }
+
+    fn renew(&self) {
+        self.renewals.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl fmt::Debug for ScriptedStore {
@@ -37,6 +60,7 @@ impl ScriptedStore {
             script: Mutex::new(Box::new(script)),
             node: Mutex::default(),
             commands: Mutex::default(),
+            watched: Arc::default(),
         })
     }
 
@@ -92,8 +116,29 @@ impl LockStore for ScriptedStore {
 
     fn abandon(&self, _: &LockName, _: Ticket) {}
 
-    async fn inspect(&self, _: &LockName) -> Result<Answer<LockStatus>, StoreError> {
-        Err(StoreError::Unsupported("it is not scripted"))
+    async fn inspect(&self, name: &LockName) -> Result<Answer<LockStatus>, StoreError> {
+        let watched = &self.watched;
+        watched.reads.fetch_add(1, Ordering::Relaxed);
+        let holder = watched.holder.lock().unwrap().clone();
+        let takes = *watched.takes.lock().unwrap();
+        if !takes.is_zero() {
+            sleep(takes).await;
+        }
+        if watched.fails.load(Ordering::Relaxed) {
+            return Err(StoreError::NotDone("it fails".into()));
+        }
+        let now = Timestamp::from_millis(1_800_000_000_000);
+        let mut status = LockStatus::new(&Key::new(name.clone()), now);
+        if let Some(lease) = holder {
+            status.last_fence = Some(lease.fence);
+            (status.holders, status.holder_count) = (vec![lease], 1);
+        }
+        let outcome = status;
+        Ok(Answer { outcome, now })
+    }
+
+    fn watch(&self, _: &LockName) -> Option<Box<dyn KeyWatch>> {
+        Some(Box::new(self.watched.clone()))
     }
 
     async fn queue(&self, _: &LockName, _: usize) -> Result<Answer<Vec<Waiter>>, StoreError> {

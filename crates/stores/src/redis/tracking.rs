@@ -1,10 +1,10 @@
-//! Reports changes of watched keys by other nodes, through client-side caching of Redis: after a connection has read a key, Redis tells
-//! it once when the key changes, expires or is deleted, whoever does that.
+//! Reports changes of watched keys by other nodes, through client-side caching of Redis: after a connection has read a key, Redis
+//! notifies it once when the key changes, expires or is deleted, whichever client changed it.
 //!
-//! The first watched key opens a connection for that, in a cluster one to each server that has watched keys. So a watched key that
-//! does not change costs Redis nothing but memory. After a report, the key is read through that connection again, at most once in
-//! [`PAUSE`]; only then is the node notified, so that it misses no later change. When a connection is lost or a server is replaced,
-//! everything begins again.
+//! The first watched key opens a connection for that, in a cluster one to each server that has watched keys. After a report, the key
+//! is read through that connection again, at most once in [`PAUSE`]; only then is the node notified, so that it misses no later
+//! change. When a connection is lost or a server is replaced, everything begins again. A report can be lost nevertheless, so the
+//! service polls each watched key, every few seconds, and asks for new reports if it finds a change ([`KeyWatch::renew`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::pending;
@@ -15,10 +15,12 @@ use forrst_lock::{KeyWatch, LockName};
 use fred::clients::Client;
 use fred::error::Error as FredError;
 use fred::interfaces::{ClientLike, TrackingInterface};
+use fred::types::client::Invalidation;
 use fred::types::config::{Options, Server};
 use fred::types::{ClusterHash, CustomCommand, Key, RespVersion, Value};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -39,8 +41,8 @@ const AT_ONCE: usize = 64;
 #[derive(Debug)]
 pub(super) struct Tracking {
     keys: Mutex<HashMap<LockName, Watched>>,
-    /// Receives each key that was not watched before.
-    added: UnboundedSender<LockName>,
+    /// Receives each key that was not watched before, or whose reports have to begin again.
+    to_read: UnboundedSender<LockName>,
 }
 
 #[derive(Debug, Default)]
@@ -55,9 +57,9 @@ struct Watched {
 
 impl Tracking {
     pub(super) fn channel() -> (Self, UnboundedReceiver<LockName>) {
-        let (added, receiver) = unbounded_channel();
+        let (to_read, receiver) = unbounded_channel();
         let keys = Mutex::default();
-        (Self { keys, added }, receiver)
+        (Self { keys, to_read }, receiver)
     }
 
     pub(super) fn watch(self: &Arc<Self>, name: &LockName) -> TrackedKey {
@@ -66,7 +68,7 @@ impl Tracking {
         key.watches += 1;
         if key.watches == 1 {
             // It only fails when the store has been dropped.
-            let _ = self.added.send(name.clone());
+            let _ = self.to_read.send(name.clone());
         }
         TrackedKey {
             tracking: self.clone(),
@@ -129,6 +131,14 @@ impl KeyWatch for TrackedKey {
         let keys = self.tracking.keys();
         keys.get(&self.name).is_some_and(|key| key.is_live)
     }
+
+    /// `FLUSHALL` ends the tracking of all keys, and fred does not pass that on.
+    fn renew(&self) {
+        if self.is_live() {
+            // It only fails when the store has been dropped.
+            let _ = self.tracking.to_read.send(self.name.clone());
+        }
+    }
 }
 
 impl Drop for TrackedKey {
@@ -144,14 +154,14 @@ impl Drop for TrackedKey {
 }
 
 /// Runs until the store is dropped.
-pub(super) async fn run(link: Arc<Link>, mut added: UnboundedReceiver<LockName>) {
-    if added.recv().await.is_none() {
+pub(super) async fn run(link: Arc<Link>, mut to_read: UnboundedReceiver<LockName>) {
+    if to_read.recv().await.is_none() {
         return;
     }
     let mut pause = FIRST_PAUSE;
     loop {
         let since = Instant::now();
-        let error = Session::new(&link).run(&mut added).await;
+        let error = Session::new(&link).run(&mut to_read).await;
         tracing::debug!(%error, "watching keys at Redis again");
         for key in link.tracking.keys().values_mut() {
             key.is_live = false;
@@ -196,7 +206,7 @@ impl<'a> Session<'a> {
     }
 
     /// Returns why it ended.
-    async fn run(mut self, added: &mut UnboundedReceiver<LockName>) -> FredError {
+    async fn run(mut self, to_read: &mut UnboundedReceiver<LockName>) -> FredError {
         let tracking = &self.link.tracking;
         let mut replaced = self.link.connections.changes();
         for name in tracking.restart() {
@@ -234,7 +244,7 @@ impl<'a> Session<'a> {
                     }
                     Event::Lost(error) => return error,
                 },
-                Some(name) = added.recv() => self.schedule(&name),
+                Some(name) = to_read.recv() => self.schedule(&name),
                 Some((name, read)) = reads.next() => match read {
                     Ok(()) => {
                         tracking.has_been_read(&name);
@@ -267,7 +277,10 @@ impl<'a> Session<'a> {
         builder.with_config(|config| config.version = RespVersion::RESP3);
         let running = RunningClient::connect(&builder).await?;
         let client = running.client.clone();
-        self.tasks.spawn(drive(running, self.sender.clone()));
+        // Before the first report: without a receiver, it would be dropped.
+        let invalidations = client.invalidation_rx();
+        let sender = self.sender.clone();
+        self.tasks.spawn(drive(running, invalidations, sender));
         let arguments = vec![Value::from("TRACKING"), Value::from("ON")];
         send(self.link, &client, "CLIENT", arguments).await?;
         self.clients.insert(server, client.clone());
@@ -276,8 +289,11 @@ impl<'a> Session<'a> {
 }
 
 /// Passes on what a connection receives, until it is lost.
-async fn drive(mut running: RunningClient, sender: UnboundedSender<Event>) {
-    let mut invalidations = running.client.invalidation_rx();
+async fn drive(
+    mut running: RunningClient,
+    mut invalidations: Receiver<Invalidation>,
+    sender: UnboundedSender<Event>,
+) {
     loop {
         let event = tokio::select! {
             invalidation = invalidations.recv() => match invalidation {

@@ -1,4 +1,4 @@
-//! A node that watches a key is told by Redis when another node changes it. These nodes never poll.
+//! Redis notifies a node that watches a key when another node changes it. These nodes never poll.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forrst_lock::model::{Transition, Wake};
 use forrst_lock::{
-    Config, LockName, LockService, LockStore, Node, Observation, Reading, Revision, Ticket,
+    Config, LockName, LockService, LockStore, Node, Observation, Owner, Reading, Revision, Ticket,
     Timestamp,
 };
 use forrst_testkit::asynchronous::soon;
@@ -123,6 +123,29 @@ async fn changes_after_a_restart_of_redis_wake_watchers() {
     });
     let _granted = granted.await;
     assert_eq!(next(watched).await.status.holder_count, 1);
+}
+
+/// Redis forgets whom to notify, and the client library does not say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poll_that_finds_the_data_deleted_makes_redis_report_changes_again() {
+    let redis = RedisServer::start();
+    let changing = service(&open_at(&redis.url()).await);
+    let config = Config {
+        watch_poll: Some(Duration::from_millis(100)),
+        ..Config::default()
+    };
+    let watching = LockService::new(open_at(&redis.url()).await, config);
+    guard(&changing, request("k", "a", HOUR)).await.keep();
+    // It goes on, whatever others hold.
+    let watched = tokio::spawn(async move {
+        let nobody = Owner::parse("nobody").unwrap();
+        let (since, wait) = (Some(Revision::FREE), Duration::from_secs(HOUR));
+        watching.watch_own(&name("k"), &nobody, since, wait).await
+    });
+    until("it is reported", async || tracked(&redis) >= 1).await;
+    redis.cli(&["FLUSHALL"]);
+    until("it is reported again", async || tracked(&redis) >= 1).await;
+    watched.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]
