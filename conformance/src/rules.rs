@@ -14,7 +14,8 @@ use crate::vector::Profile;
 
 /// The statuses of all codes of the protocol.
 static CODES: LazyLock<Vec<Code>> = LazyLock::new(|| {
-    serde_json::from_str(include_str!("../../schemas/codes.json")).unwrap_or_default()
+    let codes = serde_json::from_str(include_str!("../../schemas/codes.json"));
+    codes.expect("the embedded schemas/codes.json lists codes with their statuses")
 });
 
 /// A row of `schemas/codes.json`.

@@ -119,7 +119,7 @@ impl Watch {
                     }
                 }
                 Err(error) => {
-                    // The next answer is news, changed or not.
+                    // The next answer is an update, changed or not.
                     self.since = None;
                     self.failed = self.failed.saturating_add(1);
                     self.pause = pause_after(&error, self.failed);

@@ -25,15 +25,15 @@ const PAUSE_PER_HOLDER: Duration = Duration::from_millis(250);
 
 /// Returns when the lease may have ended on the server.
 ///
-/// `mistakes` is how often that was said of this lease although it was held: then it is watched again after a longer and longer
+/// `false_alarms` is how often that was said of this lease although it was held: then it is watched again after a longer and longer
 /// pause. This happens to leases that are not among the first hundred of their lock, which is all that a server lists.
-pub(super) async fn may_have_ended(client: &Client, held: &Held, ttl: Duration, mistakes: u32) {
+pub(super) async fn may_have_ended(client: &Client, held: &Held, ttl: Duration, false_alarms: u32) {
     if ttl / 3 <= OFTEN {
         return std::future::pending().await;
     }
-    sleep(match mistakes {
+    sleep(match false_alarms {
         0 => BEGIN,
-        mistakes => pause_between_mistakes(mistakes),
+        false_alarms => pause_between_false_alarms(false_alarms),
     })
     .await;
     // The semaphore is never closed.
@@ -63,11 +63,11 @@ pub(super) async fn may_have_ended(client: &Client, held: &Held, ttl: Duration, 
     }
 }
 
-fn pause_between_mistakes(mistakes: u32) -> Duration {
+fn pause_between_false_alarms(false_alarms: u32) -> Duration {
     let retry = Retry::default()
         .first_pause(Duration::from_secs(2))
         .longest_pause(Duration::from_secs(60));
-    retry.backoff(mistakes)
+    retry.backoff(false_alarms)
 }
 
 /// The leases on a key, as far as the caller may see them.
