@@ -7,13 +7,12 @@ use std::time::Duration as StdDuration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use forrst_protocol::{Duration, ErrorCode, ErrorObject, Errors, Urn};
+use forrst_protocol::{Duration, ErrorCode, ErrorObject, Errors, Pointer, Urn};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{Around, Extension, ExtensionCall, Next, Outcome};
 use crate::Context;
-use crate::error::internal_error;
 use crate::fields::Fields;
 
 /// How long after its deadline to wait for a call that has not stopped.
@@ -34,7 +33,7 @@ impl Extension for DeadlineExtension {
 
     fn prepare(&self, call: &ExtensionCall<'_>) -> Result<Box<dyn Around>, Errors> {
         let at = call.pointer().key("options");
-        let limit = read(Fields::read(call.options, at))?;
+        let limit = read(Fields::read(call.options, at.clone()), at)?;
         Ok(Box::new(DeadlineCall {
             urn: call.urn.clone(),
             limit,
@@ -49,7 +48,7 @@ enum Limit {
 }
 
 /// `{value, unit}`; or `{timeout: {value, unit}}` or `{deadline: timestamp}`, as the PHP library sends them.
-fn read(mut fields: Fields) -> Result<Limit, Errors> {
+fn read(mut fields: Fields, at: Pointer) -> Result<Limit, Errors> {
     let timestamp = |value: &Value| {
         let text = value.as_str();
         let parsed = text.and_then(|text| DateTime::parse_from_rfc3339(text).ok());
@@ -63,9 +62,8 @@ fn read(mut fields: Fields) -> Result<Limit, Errors> {
         let why = format!(
             "cannot be combined with `{one}`: send `value` and `unit`, or `timeout`, or `deadline`"
         );
-        fields.refuse(other, why);
-        fields.finish_open()?;
-        return Err(internal_error().into());
+        let problem = ErrorObject::new(ErrorCode::InvalidArguments, format!("`{other}` {why}"));
+        return Err(problem.at(at.key(other)).into());
     }
     let limit = if fields.has("timeout") {
         let timeout = fields.required_duration("timeout");

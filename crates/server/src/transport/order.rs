@@ -58,6 +58,8 @@ impl Streams {
                 match streams.poll_next_unpin(cx) {
                     Poll::Ready(Some(None)) => {}
                     Poll::Ready(Some(Some(stream))) => drop(tokio::spawn(stream)),
+                    // A stream that was polled may have given the executor another one.
+                    Poll::Ready(None) | Poll::Pending if !self.accepted().is_empty() => {}
                     Poll::Ready(None) | Poll::Pending => return Poll::Pending,
                 }
             }
@@ -98,5 +100,27 @@ pub(super) struct InOrder(pub(super) Arc<Streams>);
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for InOrder {
     fn execute(&self, stream: F) {
         self.0.accepted().push(Box::pin(stream));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_that_is_accepted_while_another_is_polled_is_polled_too() {
+        let executor = InOrder(Arc::default());
+        let is_polled = Arc::new(AtomicBool::new(false));
+        executor.execute({
+            let (executor, is_polled) = (executor.clone(), is_polled.clone());
+            async move {
+                executor.execute(async move { is_polled.store(true, Ordering::Relaxed) });
+                std::future::pending().await
+            }
+        });
+        assert!(executor.0.run().now_or_never().is_none());
+        assert!(is_polled.load(Ordering::Relaxed));
     }
 }
