@@ -60,27 +60,23 @@ fn prepare(arguments: &RawObject<'_>, limits: &Limits) -> Prepared {
                 .check_roles(&[Role::Observe, Role::Admin], what)?;
         }
         check_lock(&context, &key)?;
-        let sees = |status: &LockStatus| {
-            let mut owners = status.holders.iter().map(|lease| &lease.owner);
-            owner.is_none_or(|own| owners.any(|owner| owner == own))
-        };
-        if owner.is_some() {
-            // A caller that may only call does not learn when the leases of others end.
-            let first = server.locks.watch(&key, None, wait).await;
-            let first = first.map_err(|error| failed(&error))?;
-            if !sees(&first.status) {
-                return Ok(shown(&first, false, &context));
+        let watched = async {
+            match owner {
+                // A caller that may only call does not learn when the leases of others begin and end.
+                Some(owner) => server.locks.watch_own(&key, owner, since, wait).await,
+                None => server.locks.watch(&key, since, wait).await,
             }
-        }
+        };
         let observed = tokio::select! {
             biased;
-            observed = server.locks.watch(&key, since, wait) => observed.map_err(|error| failed(&error))?,
+            observed = watched => observed.map_err(|error| failed(&error))?,
             refusal = server.access.revoked(&info.credential) => {
                 server.metrics.refused(Refusal::Unauthorized);
                 return Err(refusal.into());
             }
         };
-        Ok(shown(&observed, sees(&observed.status), &context))
+        let sees_holders = owner.is_none_or(|owner| observed.status.shows(owner));
+        Ok(shown(&observed, sees_holders, &context))
     }))
 }
 

@@ -42,7 +42,7 @@ const MAX_SUBSCRIPTIONS: u32 = 100;
 /// newest state afterwards.
 const MAX_UNWRITTEN: usize = 16;
 
-/// Between a notification and the next, so that a lock that changes all the time does not keep both sides busy.
+/// Before each call, so that a lock that changes all the time does not keep both sides busy.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Before a call is repeated that the server could not answer.
@@ -86,7 +86,7 @@ pub(super) fn register(module: &mut RpcModule<()>) {
     registered.expect("there is no other method of that name");
 }
 
-/// Answers a request to subscribe or unsubscribe; `None` if the answer goes the way of the notifications.
+/// Answers a request to subscribe or unsubscribe; `None` if it is sent like the notifications.
 pub(super) async fn answer(
     callback: &MethodCallback,
     id: &RawValue,
@@ -194,7 +194,7 @@ async fn watch(
             None::<()>,
         )),
     };
-    let (mut watch, mut news) = match begun {
+    let (mut watch, mut update) = match begun {
         Ok(begun) => begun,
         Err(why) => {
             pending.reject(why).await;
@@ -206,17 +206,17 @@ async fn watch(
     };
     let core = watch.entry.core.clone();
     loop {
-        if let Some(state) = news.take()
+        if let Some(state) = update.take()
             && sink.send(state).await.is_err()
         {
             return SubscriptionCloseResponse::None;
         }
-        news = tokio::select! {
+        update = tokio::select! {
             biased;
             () = sink.closed() => return SubscriptionCloseResponse::None,
             // The client learns it from the close of its connection.
             () = core.draining.cancelled() => return SubscriptionCloseResponse::None,
-            news = watch.next() => match news {
+            next = watch.next() => match next {
                 Ok(state) => Some(state),
                 Err(why) => {
                     let why = to_raw_value(&why).unwrap_or_default();
@@ -286,8 +286,9 @@ impl Watch {
     ///
     /// Why the caller may no longer watch it.
     async fn next(&mut self) -> Result<Box<RawValue>, ErrorObject> {
-        sleep(PAUSE).await;
         loop {
+            // Also after an answer that is not new: the task has to notice that its subscription is over.
+            sleep(PAUSE).await;
             match self.call(Counted::NotYet).await {
                 Ok(Some(state)) => return Ok(state),
                 Ok(None) => {}

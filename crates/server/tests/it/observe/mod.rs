@@ -4,5 +4,5 @@ mod browser;
 mod dashboard;
 mod metrics;
 mod queues;
-mod scrape;
+pub(crate) mod scrape;
 mod screenshots;

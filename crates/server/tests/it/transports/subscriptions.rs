@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use forrst_lock::LockName;
+use forrst_lock::Revision;
 use forrst_server::Limits;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
+use crate::observe::scrape::Scrape;
 use crate::transports::guarded::Guarded;
 use crate::transports::host::{Host, soon};
 use crate::transports::http1::{Http1, post};
@@ -292,15 +294,13 @@ async fn rights_are_those_of_the_function_and_end_with_the_key() {
     release(&mut other, "me").await;
     let free = notified(&mut socket, &id).await;
     expect(&free, &json!({"locked": false, "owner": "<absent>"}));
-    // Of the next lease, which is not its own, it sees no more than that.
-    let name = LockName::parse("lock:k").unwrap();
+    // It is not notified of the next lease, which is not its own.
     acquire(&mut other, "another").await;
-    let status = guarded.server.locks().inspect(&name).await.unwrap().0;
-    assert_eq!(status.holder_count, 1);
-    expect(
-        &notified(&mut socket, &id).await,
-        &json!({"locked": true, "owner": "<absent>"}),
-    );
+    release(&mut other, "another").await;
+    acquire(&mut other, "me").await;
+    // Another caller has acquired it, so the owner is masked.
+    let own = json!({"caller": "caller 1", "owner": "<text>"});
+    expect(&notified(&mut socket, &id).await, &own);
 
     guarded.keep_only(1);
     let (messages, end) = socket.rest().await;
@@ -317,4 +317,61 @@ async fn rights_are_those_of_the_function_and_end_with_the_key() {
     let locks = guarded.server.locks().clone();
     until("it is no longer watched", || locks.watched_keys() == 0).await;
     serving.abort();
+}
+
+#[tokio::test]
+async fn a_caller_without_a_lease_waits_for_its_own_and_notices_no_other() {
+    let guarded = Guarded::new(Limits::default(), 1);
+    let free = Revision::FREE.to_string();
+    let watch = ask(&format!("{SYSTEM}watch"))
+        .arguments(json!({"key": "lock:k", "owner": "me", "since": free}));
+    let acquire = |owner: &str| {
+        let arguments = json!({"key": "k", "ttl": seconds(3600), "owner": owner});
+        ask(&format!("{SYSTEM}acquire")).arguments(arguments)
+    };
+    let release =
+        ask(&format!("{SYSTEM}release")).arguments(json!({"key": "lock:k", "owner": "another"}));
+    let send = async |request: crate::wire::Ask| {
+        let key = Some(guarded.keys[0].as_str());
+        let (_, body) = guarded.send("/forrst", key, request.text()).await;
+        serde_json::from_slice::<Value>(&body).unwrap()["result"].clone()
+    };
+    let changes = async {
+        let locks = guarded.server.locks().clone();
+        until("it is watched", || locks.watched_keys() == 1).await;
+        for _ in 0..3 {
+            expect(&send(acquire("another")).await, &json!({"acquired": true}));
+            expect(&send(release.clone()).await, &json!({"released": true}));
+        }
+        expect(&send(acquire("me")).await, &json!({"acquired": true}));
+    };
+    let (seen, ()) = soon(async { tokio::join!(send(watch), changes) }).await;
+    expect(&seen, &json!({"locked": true, "owner": "me"}));
+}
+
+/// On one thread, nothing else would run if it did not pause.
+#[tokio::test]
+async fn a_subscription_pauses_even_if_the_function_answers_at_once() {
+    let limits = Limits {
+        max_block: Duration::ZERO,
+        ..Limits::default()
+    };
+    let host = Host::with(limits).await;
+    let begun = Instant::now();
+    let [mut socket, mut other] = [Socket::connect(&host).await, Socket::connect(&host).await];
+    let id = subscribed(&mut socket, json!({"key": "lock:k"})).await;
+    notified(&mut socket, &id).await;
+    for _ in 0..20 {
+        soon(call(&mut other, "status", json!({"key": "lock:free"}))).await;
+    }
+    let scrape = Scrape::fetch(host.address).await;
+    let reads = scrape
+        .value("lock_op_latency_seconds_count{op=\"inspect\"}")
+        .unwrap();
+    // The calls of the subscription read at most three times.
+    let most = begun.elapsed().as_millis() / 10 * 3 + 30;
+    assert!(reads <= most as f64, "{reads} reads, {most} are allowed");
+    socket.send(request(1, "forrst.unwatch", json!([id]))).await;
+    expect(&socket.answer().await, &json!({"id": 1, "result": true}));
+    until_watched(&host, 0).await;
 }
