@@ -9,6 +9,7 @@ mod connect;
 mod deliver;
 mod engine;
 mod fitness;
+mod job;
 mod link;
 mod listener;
 mod message;
@@ -175,33 +176,22 @@ impl PostgresStore {
         }
         fitness::warn(&problems);
         let (messages, incoming) = mpsc::unbounded_channel();
-        let (rollbacks, given_up) = mpsc::unbounded_channel();
         let node = NodeId::new(&uuid::Uuid::new_v4().simple().to_string());
         let link = Link::new(Parts {
             connector,
             schema,
             runner: Runner {
-                node: node.clone(),
-                home: node.clone(),
+                node,
                 memory: options.release_memory,
             },
             timeout: options.timeout,
             messages,
-            rollbacks,
         });
         upkeep::send_heartbeat(&link)
             .await
             .map_err(|error| PostgresError::Unfit(error.to_string()))?;
-        // If this fails, it is repeated when it is needed.
-        let second = link.connector.connect(None).await.ok();
         let mut tasks = JoinSet::new();
-        let runner = link.runner.clone();
-        tasks.spawn(Engine::new(link.clone(), runner, incoming, Some(connection)).run());
-        let runner = Runner {
-            node: NodeId::new(&format!("{}_rollbacks", node.as_str())),
-            ..link.runner.clone()
-        };
-        tasks.spawn(Engine::new(link.clone(), runner, given_up, second).run());
+        tasks.spawn(Engine::new(link.clone(), incoming, connection).run());
         tasks.spawn(listener::run(link.clone()));
         tasks.spawn(upkeep::send_heartbeats(link.clone()));
         tasks.spawn(upkeep::poll(link.clone()));

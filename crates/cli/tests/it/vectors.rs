@@ -50,6 +50,13 @@ async fn over_a_websocket_by_two_nodes_on_one_postgres() {
     on_postgres(Transport::Ws, 2).await;
 }
 
+/// A call that ends at its deadline is rolled back a moment later, and a release through another node may come first. The next call
+/// would see a lock that is about to be free. On one node, the order is kept.
+const ASYNCHRONOUS: [&str; 2] = [
+    "2-atomic-lock/deadline-ends-the-wait",
+    "5-extensions/deadline-works-on-system-functions",
+];
+
 async fn on_postgres(transport: Transport, count: usize) {
     let postgres = SharedPostgres::join();
     let node = || {
@@ -59,7 +66,9 @@ async fn on_postgres(transport: Transport, count: usize) {
             .node()
     };
     let nodes: Vec<Node> = (0..count).map(|_| node()).collect();
-    check_all(&nodes, transport, &[]).await;
+    // A command is two round trips to another process. With more at once, a busy machine needs longer than the shortest leases last.
+    let without = if count > 1 { &ASYNCHRONOUS[..] } else { &[] };
+    check_all_with(&nodes, transport, without, 3).await;
 }
 
 async fn check(transport: Transport, store: &str) {
@@ -85,12 +94,17 @@ const NOT_ON_REDIS: [&str; 3] = [
 ];
 
 async fn check_all(nodes: &[Node], transport: Transport, without: &[&str]) {
+    check_all_with(nodes, transport, without, Options::default().jobs).await;
+}
+
+async fn check_all_with(nodes: &[Node], transport: Transport, without: &[&str], jobs: usize) {
     for left_out in without {
-        println!("left out, because this store cannot do it: {left_out}");
+        println!("left out on this store: {left_out}");
     }
     let options = Options {
         transports: vec![transport],
         without: without.iter().map(ToString::to_string).collect(),
+        jobs,
         ..Options::default()
     };
     let urls: Vec<String> = nodes

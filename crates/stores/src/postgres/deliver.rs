@@ -6,7 +6,8 @@ use forrst_lock::model::{Acquired, Command, Obstacle, Outcome, Transition, Wake}
 use forrst_lock::{Answer, Reading, Ticket, Timestamp};
 use tokio::time::{Instant, sleep};
 
-use super::engine::{Engine, Job, Task};
+use super::engine::Engine;
+use super::job::{Job, Task};
 use super::link::Message;
 use super::rows::Step;
 use super::waiting::WaitingCall;

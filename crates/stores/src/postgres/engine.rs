@@ -3,25 +3,24 @@
 //! Commands that arrive while a transaction runs are the next batch, in the order in which they arrived. All keys that they concern
 //! are locked first; then the model runs on them in memory, and what has changed is written. Callers are answered, and waiters woken,
 //! after the commit.
-//!
-//! A second engine rolls calls back, so that a rollback does not wait for the batch that is under way. It leaves calls of this process that
-//! it grants a lease to the first one, as another node does: only that one knows which calls wait.
+
+mod blocked;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forrst_lock::model::{Command, Outcome};
-use forrst_lock::{Answer, LockName, StoreError, Ticket, Timestamp};
-use tokio::sync::{mpsc, oneshot};
+use forrst_lock::model::Command;
+use forrst_lock::{LockName, StoreError, Timestamp};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use super::connect::Connection;
+use super::job::{Caller, Job, Task, names_of};
 use super::link::{Link, Message};
-use super::message::{News, packed};
+use super::message::packed;
 use super::rows::{Runner, Step};
 use super::transaction::{Failure, Statements, Transaction};
-use crate::reply::Reply;
 use crate::server_clock::ServerClock;
 
 /// How many commands run in one transaction at most.
@@ -31,109 +30,13 @@ const MAX_KEYS: usize = 256;
 /// The pauses between attempts to connect grow from the first to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long a command waits before it tries again to lock a row that another transaction has locked.
-const BLOCKED_PAUSE: Duration = Duration::from_millis(50);
 /// How often failures are logged.
 const LOG_EVERY: Duration = Duration::from_secs(5);
 /// How far the clock of the server may be set back before this is taken for another time.
 const CLOCK_SLACK: Duration = Duration::from_secs(5);
 
-/// Something to do in a transaction.
-pub(super) struct Job {
-    pub(super) task: Task,
-    /// The keys that it concerns, as far as they are known.
-    names: BTreeSet<LockName>,
-}
-
-pub(super) enum Task {
-    Command(Command, Caller<Answer<Outcome>>),
-    Abandon(LockName, Ticket),
-    Recheck(Ticket),
-    Settle(LockName),
-    Sweep(Vec<LockName>, Caller<usize>),
-}
-
-/// The caller of a command, from when it is queued until it is answered.
-pub(super) enum Caller<T> {
-    Queued(Reply<T>),
-    /// Its command was run in a transaction.
-    Begun(oneshot::Sender<Result<T, StoreError>>),
-    Gone,
-}
-
-impl<T> Caller<T> {
-    /// Claims the command. `false` if the caller has given up.
-    fn begin(&mut self) -> bool {
-        *self = match std::mem::replace(self, Self::Gone) {
-            Self::Queued(reply) if reply.is_closed() => Self::Gone,
-            Self::Queued(reply) => reply.begin().map_or(Self::Gone, Self::Begun),
-            begun => begun,
-        };
-        !matches!(self, Self::Gone)
-    }
-
-    pub(super) fn answer(self, answer: Result<T, StoreError>) {
-        let to = match self {
-            Self::Queued(reply) => reply.begin(),
-            Self::Begun(to) => Some(to),
-            Self::Gone => None,
-        };
-        if let Some(to) = to {
-            // It may have given up.
-            let _ = to.send(answer);
-        }
-    }
-}
-
-impl Job {
-    fn new(task: Task, link: &Link) -> Self {
-        let names = match &task {
-            Task::Command(command, _) => command.names().cloned().collect(),
-            Task::Abandon(name, _) | Task::Settle(name) => [name.clone()].into(),
-            Task::Recheck(ticket) => {
-                let call = link.waiting.get(*ticket);
-                let locks = call.map(|call| call.acquire.claim.locks);
-                let names = locks.iter().flat_map(|locks| locks.names().cloned());
-                names.collect()
-            }
-            Task::Sweep(due, _) => due.iter().cloned().collect(),
-        };
-        Self { task, names }
-    }
-
-    /// Answers with an error. A task without a caller is repeated.
-    fn fail(self, error: StoreError) -> Option<Self> {
-        match self.task {
-            Task::Command(_, caller) => caller.answer(Err(error)),
-            Task::Sweep(_, caller) => caller.answer(Err(error)),
-            Task::Settle(_) => {}
-            Task::Abandon(..) | Task::Recheck(_) => return Some(self),
-        }
-        None
-    }
-
-    /// Whether it has no caller, and is repeated until it succeeds.
-    fn is_internal(&self) -> bool {
-        matches!(self.task, Task::Abandon(..) | Task::Recheck(_))
-    }
-
-    /// Whether its rows have to exist: an acquire may write them, and an abandon has to wait for another transaction of this process
-    /// that may be about to insert them.
-    fn creates(&self) -> bool {
-        match &self.task {
-            Task::Command(command, _) => matches!(
-                command,
-                Command::Acquire(_) | Command::Abandon { .. } | Command::Withdraw { .. }
-            ),
-            Task::Abandon(..) | Task::Recheck(_) => true,
-            Task::Settle(_) | Task::Sweep(..) => false,
-        }
-    }
-}
-
 pub(super) struct Engine {
     pub(super) link: Arc<Link>,
-    runner: Runner,
     incoming: mpsc::UnboundedReceiver<Message>,
     statements: Statements,
     connection: Option<Connection>,
@@ -155,17 +58,15 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(
         link: Arc<Link>,
-        runner: Runner,
         incoming: mpsc::UnboundedReceiver<Message>,
-        connection: Option<Connection>,
+        connection: Connection,
     ) -> Self {
         let statements = Statements::new(&link.schema, link.timeout);
         Self {
             link,
-            runner,
             incoming,
             statements,
-            connection,
+            connection: Some(connection),
             clock: None,
             latest: Timestamp::from_millis(0),
             jobs: VecDeque::new(),
@@ -374,87 +275,6 @@ impl Engine {
         }
     }
 
-    /// Runs blocked jobs one by one, in their order.
-    async fn run_blocked(&mut self) {
-        let deadline = self.link.connector.deadline();
-        let budget = Instant::now() + 2 * BLOCKED_PAUSE;
-        let mut still_blocked: BTreeSet<LockName> = BTreeSet::new();
-        let mut left = VecDeque::new();
-        while let Some(mut job) = self.blocked.pop_front() {
-            let names = job.names.clone();
-            let is_behind = names.iter().any(|name| still_blocked.contains(name));
-            if is_behind || Instant::now() > budget || self.connection.is_none() {
-                still_blocked.extend(names);
-                left.push_back(job);
-                continue;
-            }
-            loop {
-                let ran = self.try_batch(vec![job], true, deadline).await;
-                let Err((failure, mut jobs)) = ran else { break };
-                match (failure, jobs.pop()) {
-                    (_, None) => break,
-                    (Failure::Conflict, Some(it)) if Instant::now() < deadline => {
-                        self.reset(deadline).await;
-                        job = it;
-                        continue;
-                    }
-                    (Failure::Blocked, Some(it)) => {
-                        self.reset(deadline).await;
-                        still_blocked.extend(names);
-                        left.push_back(it);
-                    }
-                    (failure, Some(it)) => {
-                        let is_internal = it.is_internal();
-                        self.failed(vec![it], failure, deadline).await;
-                        // If it may last, it must not fail a whole batch again.
-                        if is_internal && self.is_connected() {
-                            left.extend(self.jobs.pop_front());
-                        }
-                    }
-                }
-                break;
-            }
-        }
-        self.blocked = left;
-        self.blocked_until = Instant::now() + BLOCKED_PAUSE;
-    }
-
-    /// Separates the jobs of a batch whose rows other transactions have locked.
-    async fn set_blocked_apart(&mut self, jobs: Vec<Job>, deadline: Instant) {
-        let names: BTreeSet<LockName> = names_of(jobs.iter()).collect();
-        let names: Vec<&str> = names.iter().map(LockName::as_str).collect();
-        let Some(connection) = &self.connection else {
-            let failure = Failure::NotDone("the connection was lost".to_owned());
-            return self.failed(jobs, failure, deadline).await;
-        };
-        let free = Transaction::free_keys(connection, &self.statements, &names, deadline).await;
-        let free: BTreeSet<String> = match free {
-            Ok(free) => free.into_iter().collect(),
-            Err(failure) => return self.failed(jobs, failure, deadline).await,
-        };
-        let mut blocked: BTreeSet<LockName> = BTreeSet::new();
-        let mut others = Vec::new();
-        for job in jobs {
-            let is_blocked = |name: &LockName| !free.contains(name.as_str());
-            match job
-                .names
-                .iter()
-                .any(|name| is_blocked(name) || blocked.contains(name))
-            {
-                // A row that is missing may be about to be inserted by the other transaction.
-                true => {
-                    blocked.extend(job.names.iter().cloned());
-                    self.blocked.push_back(job);
-                }
-                false => others.push(job),
-            }
-        }
-        for job in others.into_iter().rev() {
-            self.jobs.push_front(job);
-        }
-        self.blocked_until = Instant::now();
-    }
-
     /// Ends what may be left of a transaction that has failed.
     async fn reset(&mut self, deadline: Instant) {
         let Some(connection) = &self.connection else {
@@ -553,7 +373,7 @@ impl Engine {
             for job in &mut jobs {
                 let ran = run(
                     &self.link,
-                    &self.runner,
+                    &self.link.runner,
                     &mut transaction,
                     self.clock.as_ref(),
                     job,
@@ -585,23 +405,12 @@ impl Engine {
                 _ => None,
             });
             let visited: Vec<LockName> = visited.flatten().cloned().collect();
-            let home = &self.link.runner.node;
             let news = steps.iter().flatten().flat_map(|step| &step.news);
-            let (own, others): (Vec<_>, Vec<_>) = news.partition(|(node, _)| node == home);
-            let woken_here = own.iter().filter_map(|(_, news)| match news {
-                News::Woken(ticket) => Some(*ticket),
-                // This process reports these transitions itself.
-                News::Ended(..) | News::Changed(..) => None,
-            });
-            let woken_here: Vec<Ticket> = woken_here.collect();
-            let news = packed(&self.link.schema, others.into_iter());
+            let news = packed(&self.link.schema, news);
             let now = transaction.moment.now;
             return match transaction.commit(&visited, &news).await {
                 Ok(()) => {
                     self.committed(jobs, steps, now);
-                    if !woken_here.is_empty() {
-                        self.link.send(Message::Recheck(woken_here));
-                    }
                     Ok(())
                 }
                 Err(failure) => Err((failure, jobs)),
@@ -619,10 +428,6 @@ impl Engine {
             self.deliver(job, steps, now, reading);
         }
     }
-}
-
-fn names_of<'j>(jobs: impl Iterator<Item = &'j Job>) -> impl Iterator<Item = LockName> {
-    jobs.flat_map(|job| job.names.iter().cloned())
 }
 
 /// Runs the steps of a job. If they need other keys, those are returned.

@@ -59,7 +59,6 @@ pub(super) struct Link {
     /// Calls that are being rolled back: their acquires must not run any more.
     abandoned: Mutex<HashSet<Ticket>>,
     messages: mpsc::UnboundedSender<Message>,
-    rollbacks: mpsc::UnboundedSender<Message>,
     queued: AtomicUsize,
 }
 
@@ -70,7 +69,6 @@ pub(super) struct Parts {
     pub(super) runner: Runner,
     pub(super) timeout: Duration,
     pub(super) messages: mpsc::UnboundedSender<Message>,
-    pub(super) rollbacks: mpsc::UnboundedSender<Message>,
 }
 
 impl Link {
@@ -81,7 +79,6 @@ impl Link {
             runner,
             timeout,
             messages,
-            rollbacks,
         } = parts;
         Arc::new(Self {
             reader: Reader::new(connector.clone(), &schema),
@@ -98,7 +95,6 @@ impl Link {
             pending_rollbacks: watch::Sender::new(0),
             abandoned: Mutex::default(),
             messages,
-            rollbacks,
             queued: AtomicUsize::new(0),
         })
     }
@@ -150,8 +146,7 @@ impl Link {
         self.waiting.remove(ticket);
         self.abandoned().insert(ticket);
         self.pending_rollbacks.send_modify(|count| *count += 1);
-        // Fails if the store was dropped.
-        let _ = self.rollbacks.send(Message::Abandon(name.clone(), ticket));
+        self.send(Message::Abandon(name.clone(), ticket));
     }
 
     fn abandoned(&self) -> MutexGuard<'_, HashSet<Ticket>> {

@@ -31,13 +31,10 @@ pub(super) struct Rows {
     pub(super) fences: HashMap<LockName, u64>,
 }
 
-/// Who runs steps, and how long releases are remembered.
+/// The node that runs steps, and how long releases are remembered.
 #[derive(Debug, Clone)]
 pub(super) struct Runner {
-    /// The one that wakes the calls of its steps by itself. Grants to others have to be confirmed.
     pub(super) node: NodeId,
-    /// The node of this process, which is alive.
-    pub(super) home: NodeId,
     pub(super) memory: ReleaseMemory,
 }
 
@@ -83,8 +80,7 @@ impl Rows {
             Some(fence)
         };
         let alive = moment.alive.as_ref();
-        let is_alive =
-            |id: &NodeId| *id == runner.home || alive.is_none_or(|alive| alive.contains(id));
+        let is_alive = |id: &NodeId| alive.is_none_or(|alive| alive.contains(id));
         let mut env = Env {
             now: moment.now,
             mint: &mut mint,

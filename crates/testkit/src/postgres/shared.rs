@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::server::{SETTINGS, is_ready};
@@ -82,7 +82,7 @@ impl SharedPostgres {
 fn running(folder: &Path) -> Option<u16> {
     let port = fs::read_to_string(folder.join("port")).ok()?.parse().ok()?;
     let data = sql(port, "postgres", "SHOW data_directory").ok()?;
-    (PathBuf::from(data) == folder.join("data")).then_some(port)
+    (Path::new(&data) == folder.join("data")).then_some(port)
 }
 
 fn start(folder: &Path) -> u16 {

@@ -4,7 +4,7 @@ use crate::commands::forrst::Forrst;
 use crate::commands::shown;
 
 /// All commands that are not hidden.
-pub(crate) const COMMANDS: [&[&str]; 22] = [
+pub(crate) const COMMANDS: [&[&str]; 25] = [
     &[],
     &["serve"],
     &["call"],
@@ -24,6 +24,9 @@ pub(crate) const COMMANDS: [&[&str]; 22] = [
     &["conformance", "stub"],
     &["key"],
     &["key", "new"],
+    &["store"],
+    &["store", "check"],
+    &["store", "migrate"],
     &["completions"],
     &["man"],
     &["help"],
@@ -53,7 +56,7 @@ fn the_help_of_every_command_is_as_in_its_snapshot() {
 #[test]
 fn every_command_has_an_example_and_its_exit_codes() {
     for command in COMMANDS {
-        if matches!(command, ["lock" | "key" | "help"]) {
+        if matches!(command, ["lock" | "key" | "store" | "help"]) {
             continue;
         }
         let help = Forrst::alone(&[command, &["--help"]].concat())

@@ -15,7 +15,6 @@ fn name(key: &str) -> LockName {
 fn runner() -> Runner {
     Runner {
         node: NodeId::new("own"),
-        home: NodeId::new("own"),
         memory: ReleaseMemory::default(),
     }
 }
