@@ -98,7 +98,7 @@ impl Engine {
                 self.link.waiting.add(WaitingCall {
                     deadline,
                     position: *position,
-                    acquire: acquire,
+                    acquire,
                 });
             }
             (Command::Abandon { ticket, .. }, _) => {

@@ -22,7 +22,6 @@ const MAX_QUEUED: usize = 100_000;
 
 /// What the engine has to do.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "almost all are commands")]
 pub(super) enum Message {
     /// One step, which has to be committed before it is answered.
     Command(Command, Reply<Answer<Outcome>>),

@@ -164,7 +164,7 @@ impl Reader {
             let name: &str = row.get(0);
             let bad = |_| StoreError::NotDone(format!("`{name}` is not the name of a lock").into());
             let name = LockName::restore(name).map_err(bad)?;
-            Ok(Row::read(name, row.get(1), None)?.key)
+            Ok(Row::read(&name, row.get(1), None)?.key)
         });
         Ok(Reads {
             keys: keys.collect::<Result<_, StoreError>>()?,

@@ -106,7 +106,7 @@ impl Row {
 
     /// Reads a row of the table.
     pub(super) fn read(
-        name: LockName,
+        name: &LockName,
         state: String,
         due: Option<i64>,
     ) -> Result<Self, StoreError> {
@@ -144,7 +144,7 @@ impl Row {
     }
 
     /// What has to be written. A sweep also removes what nobody needs any more.
-    pub(super) fn to_write(&mut self, now: Timestamp, fence: u64, is_visited: bool) -> Write {
+    pub(super) fn write(&mut self, now: Timestamp, fence: u64, is_visited: bool) -> Write {
         self.key.forget_old(now);
         let is_new = self.loaded == VACANT && fence == 0;
         if (is_visited || is_new) && self.key.is_vacant(now) {

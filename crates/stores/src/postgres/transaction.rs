@@ -174,7 +174,7 @@ impl<'a> Transaction<'a> {
             let fence: i64 = row.get(2);
             let fence = u64::try_from(fence).unwrap_or(0);
             rows.fences.insert(name.clone(), fence);
-            let read = Row::read(name.clone(), row.get(1), row.get(3));
+            let read = Row::read(&name, row.get(1), row.get(3));
             let read = read.map_err(|error| Failure::NotDone(error.to_string()))?;
             rows.by_name.insert(name, read);
         }
@@ -228,7 +228,7 @@ impl<'a> Transaction<'a> {
         let (mut deleted, mut is_changed, mut floor) = (Vec::new(), !news.is_empty(), 0);
         for (name, row) in &mut self.rows.by_name {
             let fence = self.rows.fences.get(name).copied().unwrap_or(0);
-            match row.to_write(now, fence, visited.contains(name)) {
+            match row.write(now, fence, visited.contains(name)) {
                 Write::Nothing => {}
                 Write::Delete => {
                     // A row that was only inserted to lock it is gone after a rollback, too.

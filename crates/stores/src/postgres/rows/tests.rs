@@ -147,7 +147,7 @@ fn a_row_that_is_written_and_read_again_is_the_same() {
     }
     let fence = rows.fences[&name("a")];
     let row = rows.by_name.get_mut(&name("a")).unwrap();
-    let Write::Row(written) = row.to_write(now, fence, false) else {
+    let Write::Row(written) = row.write(now, fence, false) else {
         panic!("it has changed")
     };
     assert_eq!(
@@ -155,8 +155,8 @@ fn a_row_that_is_written_and_read_again_is_the_same() {
         (1, 1, 2)
     );
     let due = Some(written.due);
-    let mut read = Row::read(name("a"), written.state, due).unwrap();
-    assert!(matches!(read.to_write(now, fence, false), Write::Nothing));
+    let mut read = Row::read(&name("a"), written.state, due).unwrap();
+    assert!(matches!(read.write(now, fence, false), Write::Nothing));
     assert_eq!(format!("{:?}", read.key), format!("{:?}", row.key));
     assert_eq!(read.nodes, row.nodes);
 }
