@@ -101,7 +101,7 @@ struct Options {
     allow_host: Vec<String>,
 
     /// Where locks are kept: embedded:FOLDER (durable, one server), memory: (gone when the server ends),
-    /// postgres://USER:PASSWORD@HOST/DB?sslmode=require, or redis://USER:PASSWORD@HOST:PORT/DB (both shared by many servers; also
+    /// postgres://USER:PASSWORD@HOST:PORT/DB, or redis://USER:PASSWORD@HOST:PORT/DB (both shared by many servers; also
     /// rediss:// for TLS, redis-cluster:// and redis-sentinel://) [default: embedded:./forrst-data]
     #[arg(long, env = "FORRST_STORE", value_name = "URL")]
     store: Option<String>,
