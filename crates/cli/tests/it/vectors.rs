@@ -83,15 +83,8 @@ async fn check_in_turn(transport: Transport) {
             .argument(redis.prefix())
     };
     let nodes = [node().node(), node().node()];
-    check_all(&nodes, transport, &NOT_ON_REDIS).await;
+    check_all(&nodes, transport, &[]).await;
 }
-
-/// Redis has exclusive locks of one key, no `withdraw`, and a repeated attempt takes the position of the first.
-const NOT_ON_REDIS: [&str; 3] = [
-    "6-kinds/",
-    "3-system-functions/withdraw",
-    "3-system-functions/repeated-waiting-attempts-share-one-position",
-];
 
 async fn check_all(nodes: &[Node], transport: Transport, without: &[&str]) {
     check_all_with(nodes, transport, without, Options::default().jobs).await;
@@ -114,9 +107,18 @@ async fn check_all_with(nodes: &[Node], transport: Transport, without: &[&str], 
     let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
     let report = run_in_turn(&urls, &options).await.unwrap();
     println!("{report}");
-    let counts = report.counts();
-    assert_eq!(counts.failed, 0, "vectors failed: their reports are above");
-    assert!(counts.passed > 0, "no vector ran");
+    assert!(report.counts().passed > 0, "no vector ran");
+    // A busy machine may stall for longer than the shortest leases last, so each that failed is played once more, alone.
+    for (outcome, _) in report.failures() {
+        let alone = Options {
+            filter: Some(format!("{}/{}", outcome.group, outcome.name)),
+            jobs: 1,
+            ..options.clone()
+        };
+        let report = run_in_turn(&urls, &alone).await.unwrap();
+        println!("{report}");
+        assert_eq!(report.counts().failed, 0, "its reports are above");
+    }
 }
 
 /// A server on a port of its own, which is killed at the end of the test.
