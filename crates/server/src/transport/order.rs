@@ -117,7 +117,7 @@ mod tests {
             let (executor, is_polled) = (executor.clone(), is_polled.clone());
             async move {
                 executor.execute(async move { is_polled.store(true, Ordering::Relaxed) });
-                std::future::pending().await;
+                std::future::pending::<()>().await;
             }
         });
         assert!(executor.0.run().now_or_never().is_none());
