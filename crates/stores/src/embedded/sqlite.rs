@@ -80,6 +80,7 @@ const SCHEMA: &str = "
                strftime('%Y-%m-%dT%H:%M:%fZ', acquired_at / 1000.0, 'unixepoch') AS acquired_at,
                strftime('%Y-%m-%dT%H:%M:%fZ', expires_at / 1000.0, 'unixepoch') AS expires_at
         FROM leases LEFT JOIN json_each(leases.locks) AS kind
+        WHERE leases.name LIKE 'lock:%'
         ORDER BY leases.expires_at;
 ";
 
