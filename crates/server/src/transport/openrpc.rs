@@ -44,7 +44,7 @@ pub(super) fn document(core: &Core) -> Value {
                 "name": "forrst.watch",
                 "summary": "Subscribes to a lock, over a WebSocket. Each notification has the result of the function `watch`: at first \
                     the state of the lock, unless its revision is `since`, and then its state after each change of its leases.",
-                "paramStructure": "either",
+                "paramStructure": "by-name",
                 "params": [
                     member("key", true, json!({"type": "string", "description": "The full key."})),
                     member("owner", false, json!({

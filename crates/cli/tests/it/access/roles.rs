@@ -64,7 +64,7 @@ fn a_caller_that_may_only_call_watches_no_lease_but_its_own() {
     let owner = taken["result"]["owner"].clone();
     let watch = |owner: &Value, since: &Value| {
         let mut arguments =
-            json!({"key": "lock:watched", "owner": owner, "wait": {"value": 1, "unit": "minute"}});
+            json!({"key": "lock:watched", "owner": owner, "wait": {"value": 100, "unit": "millisecond"}});
         if !since.is_null() {
             arguments["since"] = since.clone();
         }
@@ -77,7 +77,7 @@ fn a_caller_that_may_only_call_watches_no_lease_but_its_own() {
     let expected =
         json!({"key": "lock:watched", "locked": true, "waiters": 0, "revision": revision});
     assert_eq!(*hidden, expected);
-    // It does not wait for the end of the lease either.
+    // Nor does it notice the end of that lease.
     let hidden = &ask(1, &watch(&json!("invented"), revision))["result"];
     assert_eq!(*hidden, expected);
 }

@@ -55,7 +55,7 @@ fn every_command_has_a_manual_page() {
             "{name} in\n{page}"
         );
         assert!(
-            page.contains("Exit codes:") || matches!(*command, ["lock" | "key"]),
+            page.contains("Exit codes:") || matches!(*command, ["lock" | "key" | "store"]),
             "{command:?}\n{page}"
         );
     }

@@ -143,7 +143,10 @@ fn is_subscription_id(params: &str) -> bool {
 
 /// The parameters of `forrst.watch`: those of the function without `wait`.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object with `key`, and perhaps `owner` and `since`"
+)]
 struct WatchParams {
     /// Checked by the function.
     key: Value,
