@@ -63,8 +63,7 @@ fn a_caller_that_may_only_call_watches_no_lease_but_its_own() {
     let taken = ask(0, &acquire("watched"));
     let owner = taken["result"]["owner"].clone();
     let watch = |owner: &Value, since: &Value| {
-        let mut arguments =
-            json!({"key": "lock:watched", "owner": owner, "wait": {"value": 100, "unit": "millisecond"}});
+        let mut arguments = json!({"key": "lock:watched", "owner": owner, "wait": {"value": 100, "unit": "millisecond"}});
         if !since.is_null() {
             arguments["since"] = since.clone();
         }
