@@ -16,6 +16,8 @@ use super::transaction::{NODE_SILENCE, NODE_TTL, NOW};
 
 /// Between two heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// After how long a poll settles a key whose lease has ended, in case nothing else does.
+const OVERDUE: Duration = Duration::from_secs(2);
 /// Between two polls of the keys that calls wait for, while notifications arrive, and while they do not.
 const SLOW_POLL: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(200);
@@ -152,6 +154,7 @@ fn is_waiting(key: &Key, ticket: Ticket) -> bool {
     calls.any(|call| call.ticket == ticket)
 }
 
+/// Whether a key should have been settled by now: the service does that as soon as a lease ends.
 fn is_due(key: &Key, now: Timestamp) -> bool {
-    key.holders().any(|holder| holder.due() <= now)
+    key.holders().any(|holder| holder.due() + OVERDUE <= now)
 }
