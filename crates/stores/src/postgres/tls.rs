@@ -126,11 +126,10 @@ where
     type Error = io::Error;
 
     fn make_tls_connect(&mut self, domain: &str) -> io::Result<TlsToHost> {
-        // A Unix socket has no name, and needs no TLS.
-        let name = ServerName::try_from(domain.to_owned());
         Ok(TlsToHost {
             connector: self.0.clone(),
-            name: name.map_err(io::Error::other)?,
+            // Called for connections without TLS, too, and a unix socket has no name.
+            name: ServerName::try_from(domain.to_owned()).map_err(io::Error::other),
         })
     }
 }
@@ -138,7 +137,7 @@ where
 /// Makes a TLS connection to one host.
 pub(super) struct TlsToHost {
     connector: TlsConnector,
-    name: ServerName<'static>,
+    name: io::Result<ServerName<'static>>,
 }
 
 impl<S> TlsConnect<S> for TlsToHost
@@ -151,7 +150,7 @@ where
 
     fn connect(self, stream: S) -> Self::Future {
         Box::pin(async move {
-            let connected = self.connector.connect(self.name, stream).await?;
+            let connected = self.connector.connect(self.name?, stream).await?;
             Ok(TlsConnection(connected))
         })
     }
