@@ -38,7 +38,7 @@ export interface CallOptions {
   /** How long the call may take, retries and pauses included. The server receives what is left, and ends the call then. */
   deadline?: Duration;
   /**
-   * Cancels the call, with a `CancelledError`: one that waits for its lock leaves the queue, and a function that runs is told to stop, and its
+   * Cancels the call, with a `CancelledError`: one that waits for its lock leaves the queue, and a function that runs is notified, and its
    * lock is released when it has. A call with a signal costs the server's store two more steps.
    */
   signal?: AbortSignal;

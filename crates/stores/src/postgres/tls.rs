@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 /// Which certificates of the server are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust<'a> {
-    /// Any, as where TLS is used only if the server offers it: whoever could present another certificate could also refuse TLS.
+    /// Any, as where TLS is used only if the server offers it: a host that could present another certificate could also refuse TLS.
     Any,
     /// Those that the system trusts.
     System,

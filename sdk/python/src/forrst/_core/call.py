@@ -67,7 +67,7 @@ class Lock:
 class Cancellation:
     """Ends one call from elsewhere: give it to ``client.call(…, cancellation=…)``, and later to ``client.cancel(…)``.
 
-    A call that waits for its lock leaves the queue; a function that runs is told to stop, and its lock is released when it has.
+    A call that waits for its lock leaves the queue; a function that runs is notified, and its lock is released when it has.
     Either way the call ends with :class:`~forrst.CallCancelledError`.
     """
 
